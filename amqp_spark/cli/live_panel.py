@@ -16,12 +16,12 @@ from amqp_spark.cli.queue_tracks import QueueTracks
 from amqp_spark.cli.warning_lines import printable, warning_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from rich.console import RenderableType
 
-_REFRESHES_PER_SECOND: Final = 2
+_REFRESH_SECONDS: Final = 0.5
 _MOST_WARNINGS: Final = 20
 _SIZE: Final = (80, 24)
 
@@ -32,12 +32,16 @@ class LivePanel:
     Args:
         job: its name.
         terminal: file to write to.
+        drain: called before the end, so that the last picture has the warnings that are on their way.
     """
 
-    def __init__(self, job: str, terminal: TextIO) -> None:
+    def __init__(self, job: str, terminal: TextIO, drain: Callable[[], None] = lambda: None) -> None:
+        self._drain = drain
         self._job = job
         self._terminal = terminal
         self._started = time.monotonic()
+        self._writing = threading.Lock()  # rich keeps the height of the last picture: one thread may write
+        self._ended = threading.Event()
         self._lock = threading.Lock()
         self._tracks = QueueTracks()
         self._tasks: tuple[int, int] | None = None
@@ -47,15 +51,22 @@ class LivePanel:
         self._live = Live(
             console=self._console,
             get_renderable=self._drawn,
-            refresh_per_second=_REFRESHES_PER_SECOND,
+            auto_refresh=False,  # its thread and a print in another one would write at the same time
             redirect_stdout=False,  # it carries the report
             redirect_stderr=False,  # StandardError has it
         )
 
     def start(self) -> None:
         """Show it."""
-        self._live.start(refresh=True)
-        self._console.show_cursor(True)  # a process that is killed cannot show it again
+        with self._writing:
+            self._live.start(refresh=True)
+            self._console.show_cursor(True)  # a process that is killed cannot show it again
+        threading.Thread(target=self._refresh, name="amqp-panel", daemon=True).start()
+
+    def _refresh(self) -> None:
+        while not self._ended.wait(_REFRESH_SECONDS):
+            with self._writing:
+                self._live.refresh()
 
     def phase(self, text: str) -> None:
         """Show what the job does now."""
@@ -84,13 +95,18 @@ class LivePanel:
 
     def say(self, text: str) -> None:
         """Show a line above the panel; after its end, below."""
-        self._fit()
-        self._console.print(Text(printable(text)), soft_wrap=True)
+        with self._writing:
+            self._fit()
+            self._console.print(Text(printable(text)), soft_wrap=True)
 
     def close(self) -> None:
         """End it; the last picture stays."""
+        if self._live.is_started:
+            self._drain()
         self.phase("ended")
-        self._live.stop()
+        self._ended.set()
+        with self._writing:
+            self._live.stop()
 
     def state(self) -> State:
         """What it shows now."""

@@ -37,7 +37,7 @@ class StandardError:
     def __init__(self, descriptor: int = 2) -> None:
         self.on_line: Callable[[str], None] | None = None
         self._descriptor = descriptor
-        self._end = b"\0" + uuid.uuid4().bytes.replace(b"\n", b".") + b"\0"  # no program writes it by chance
+        self._mark = b"\0" + uuid.uuid4().bytes.replace(b"\n", b".") + b"\0"  # no program writes it by chance
         self._drained = threading.Event()
         self._before = os.dup(descriptor)
         self.terminal = os.fdopen(os.dup(self._before), "w", encoding="utf-8", errors="replace")
@@ -52,10 +52,17 @@ class StandardError:
     def __exit__(self, *exc: object) -> None:
         sys.stderr.flush()
         os.dup2(self._before, self._descriptor)
-        os.write(self._writes, self._end + b"\n")
+        self.drain()  # all that this process has written is on the terminal before what follows
+        self.on_line = None
         os.close(self._writes)
-        self._drained.wait(_DRAIN_SECONDS)  # all that this process has written is on the terminal before what follows
         self.terminal.close()
+
+    def drain(self) -> None:
+        """Wait until ``on_line`` has had all that was written before."""
+        sys.stderr.flush()
+        self._drained.clear()
+        os.write(self._writes, self._mark + b"\n")
+        self._drained.wait(_DRAIN_SECONDS)
 
     def _pass_on(self) -> None:
         rest = b""
@@ -69,13 +76,11 @@ class StandardError:
         os.close(self._before)
 
     def _take(self, line: bytes) -> None:
-        ended = self._end in line
-        if ended:
-            line = line.replace(self._end, b"")
-        if line or not ended:
+        marked = self._mark in line
+        line = line.replace(self._mark, b"")  # before it, there may be a line that has no end yet
+        if line or not marked:
             self._show(line)
-        if ended:
-            self.on_line = None
+        if marked:
             self._drained.set()
 
     def _show(self, line: bytes) -> None:

@@ -71,7 +71,7 @@ def check_watching(arguments: argparse.Namespace, stream: TextIO) -> None:
         raise CommandLineError(f"--quiet and --progress {arguments.progress} exclude each other", "Give one of them")
     if arguments.progress == PANEL:
         if not _is_there("rich"):
-            raise _missing("--progress panel", "rich", "panel")
+            raise _missing("Panels (--progress panel)", "rich", "panel")
         if not _is_terminal(stream):
             raise CommandLineError(
                 "--progress panel needs a terminal, and standard error is none", "Use --progress auto or lines"
@@ -83,7 +83,7 @@ def check_watching(arguments: argparse.Namespace, stream: TextIO) -> None:
                 "--metrics-port is for streams only: an action without batches has no metrics", "Remove it"
             )
         if not _is_there("prometheus_client"):
-            raise _missing("--metrics-port", "prometheus_client", "metrics")
+            raise _missing("Metrics for Prometheus (--metrics-port)", "prometheus_client", "metrics")
 
 
 def _port(text: str) -> int:
@@ -166,7 +166,7 @@ def _panel(job: str) -> Iterator[LivePanel]:
     from amqp_spark.cli.standard_error import StandardError  # noqa: PLC0415
 
     standard_error = StandardError()
-    panel = LivePanel(job, standard_error.terminal)
+    panel = LivePanel(job, standard_error.terminal, standard_error.drain)
     standard_error.on_line = panel.line
     with standard_error:
         panel.start()

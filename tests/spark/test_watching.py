@@ -8,8 +8,8 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,12 +19,7 @@ from amqp_spark.cli.live_panel import LivePanel
 from amqp_spark.monitoring import Metrics
 from tests.spark.job_support import without_spark
 from tests.spark.test_queue_tracks import event, queue
-from tests.support.terminal import terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.terminal import Terminal
+from tests.support.terminal import standard_error_on, terminal
 
 JOBS = ("ingest", "publish", "bridge", "drain")
 
@@ -55,8 +50,8 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 @pytest.mark.parametrize(
     ("given", "package", "error"),
     [
-        (["--metrics-port", "0"], "prometheus_client", "--metrics-port needs the package prometheus_client"),
-        (["--progress", "panel"], "rich", "--progress panel needs the package rich"),
+        (["--metrics-port", "0"], "prometheus_client", "(--metrics-port) need the package prometheus_client, which"),
+        (["--progress", "panel"], "rich", "(--progress panel) need the package rich, which"),
         (["--progress", "panel"], None, "--progress panel needs a terminal, and standard error is none"),
         (["--progress", "lines", "--quiet"], None, "--quiet and --progress lines exclude each other"),
         (["--metrics-port", "65536"], None, "--metrics-port '65536' is no port. Give a number from 0 to 65535"),
@@ -73,7 +68,6 @@ def test_one_error_before_anything_starts(
     if package is not None:
         monkeypatch.setitem(sys.modules, package, None)
     given = [*given, "--stream"] if job == "publish" else given
-    given = [word.replace("-1", "-1") for word in given]
     assert module.main([f"{given[0]}={given[1]}", *given[2:]]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{job}: error: ")
@@ -118,20 +112,6 @@ def test_lines_are_lines_on_a_terminal(monkeypatch: pytest.MonkeyPatch, on_termi
     assert on_terminal.getvalue() == "a line\n"
 
 
-@contextmanager
-def standard_error_on(shown: Terminal) -> Iterator[None]:
-    """Descriptor 2 and ``sys.stderr`` on a terminal."""
-    kept, before = os.dup(2), sys.stderr
-    os.dup2(shown.descriptor, 2)
-    try:
-        with open(2, "w", encoding="utf-8", closefd=False) as sys.stderr:
-            yield
-    finally:
-        sys.stderr = before
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
 class Query:
     """The part of a query that Progress uses."""
 
@@ -150,7 +130,7 @@ def test_lines_of_other_processes_do_not_tear_the_panel(monkeypatch: pytest.Monk
             for second in range(5):
                 noise = "import sys; [sys.stderr.write(f'noise %d.{n} of another process\\n') for n in range(20)]"
                 subprocess.run([sys.executable, "-c", noise % second], check=True)
-                query.recentProgress.append(event(second, {"ticks": queue(100 - 10 * second, received=1)}))
+                query.recentProgress.append(event(second, {"ticks": queue(100 - 10 * second, received=second)}))
                 progress.update(query)
             progress.say("stopped by SIGTERM")
             progress.close()
@@ -191,7 +171,7 @@ def test_the_panel_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_warning_that_repeats_is_counted_and_their_number_is_bounded() -> None:
-    with open(os.devnull, "w", encoding="utf-8") as nothing:
+    with Path(os.devnull).open("w", encoding="utf-8") as nothing:
         panel = LivePanel("ingest", nothing)
         for text in ("a", "b", "a"):
             panel.line(text)

@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import struct
+import sys
 import termios
 import threading
 from contextlib import contextmanager
@@ -72,3 +73,17 @@ def terminal(columns: int = 100, lines: int = 30) -> Iterator[Terminal]:
         yield made
     finally:
         made.end()
+
+
+@contextmanager
+def standard_error_on(shown: Terminal) -> Iterator[None]:
+    """Descriptor 2 and ``sys.stderr`` on a terminal."""
+    kept, before = os.dup(2), sys.stderr
+    os.dup2(shown.descriptor, 2)
+    try:
+        with open(2, "w", encoding="utf-8", closefd=False) as sys.stderr:
+            yield
+    finally:
+        sys.stderr = before
+        os.dup2(kept, 2)
+        os.close(kept)
