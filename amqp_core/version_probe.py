@@ -50,6 +50,10 @@ class _Listener:
     def __init__(self) -> None:
         self.mechanisms: tuple[str, ...] | None = None
 
+    def has_heard(self) -> bool:
+        """Whether the broker has made its offer."""
+        return self.mechanisms is not None
+
     def choose(self, mechanisms: Sequence[str]) -> tuple[str, bytes | None]:
         self.mechanisms = tuple(mechanisms)
         raise AuthenticationFailed("only asked")
@@ -94,7 +98,7 @@ def _read(
 ) -> None:
     """Read until the port has shown what it speaks; else raise the error that says why it does not."""
     deadline = monotonic() + timeout
-    while listener.mechanisms is None:
+    while not listener.has_heard():
         data = transport.read()
         if data is None:
             if monotonic() >= deadline:
@@ -103,7 +107,7 @@ def _read(
             transport.wait(deadline - monotonic())
             continue
         events = connection.receive_data(data) if data else connection.receive_eof()
-        if listener.mechanisms is not None:
+        if listener.has_heard():
             return  # the connection has ended, since the listener has refused to log in
         error = next((event.error for event in events if isinstance(event, Ended)), None)
         if error is not None:
