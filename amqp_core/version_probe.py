@@ -93,9 +93,7 @@ def ask(host: str, port: int, version: str, *, timeout: float, context: ssl.SSLC
     return Answer(version, True, "", listener.mechanisms or (), dict(connection.peer_properties))
 
 
-def _read(
-    transport: Transport, connection: Connection010 | Connection09, listener: _Listener, timeout: float
-) -> None:
+def _read(transport: Transport, connection: Connection010 | Connection09, listener: _Listener, timeout: float) -> None:
     """Read until the port has shown what it speaks; else raise the error that says why it does not."""
     deadline = monotonic() + timeout
     while not listener.has_heard():

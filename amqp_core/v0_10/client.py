@@ -347,7 +347,8 @@ class Client(BaseClient[Driver]):
     def may_read(self, queue: str) -> bool:
         """Whether the login has the right to consume from a queue, on a broker that checks rights first.
 
-        It asks for a consumer that the broker refuses in any case, so nothing is consumed. The client has ended afterwards.
+        It asks for a consumer that the broker refuses in any case, so nothing is consumed. The client has
+        ended afterwards.
 
         Raises:
             UsageError: the broker is not known to do so (:attr:`Capabilities.checks_rights_first`); nothing was sent.
@@ -359,7 +360,8 @@ class Client(BaseClient[Driver]):
     def may_write(self, exchange: str) -> bool:
         """Whether the login has the right to publish to an exchange, on a broker that checks rights first.
 
-        It sends a message that the broker refuses in any case, so nothing is published. The client has ended afterwards.
+        It sends a message that the broker refuses in any case, so nothing is published. The client has
+        ended afterwards.
 
         Raises:
             UsageError, NotFound: as :meth:`may_read`.

@@ -112,19 +112,26 @@ class Report:
         found = (each for each in self.findings if (each.section, each.name) == (section, name))
         return next(found, None)
 
+    def ordered(self) -> list[Finding]:
+        """The findings, those of one section together, in the order in which the sections were first looked at."""
+        sections = list(dict.fromkeys(each.section for each in self.findings))
+        return sorted(self.findings, key=lambda each: sections.index(each.section))
+
     def lines(self, *, plain: bool = False) -> list[str]:
         """The report as text; ``plain``: in ASCII, for a terminal that cannot show more."""
         symbols = _PLAIN if plain else _SYMBOLS
         width = max((len(each.name) for each in self.findings), default=0)
         lines = [self.title]
         section = ""
-        for each in self.findings:
+        for each in self.ordered():
             if each.section != section:
                 section = each.section
                 lines.append(section)
             lines.append(f"  {symbols[each.status]} {each.name:<{width}}  {each.value}")
             if each.advice:
-                lines.append(f"  {' ' * len(symbols[each.status])} {'':<{width}}  {'->' if plain else '→'} {each.advice}")
+                lines.append(
+                    f"  {' ' * len(symbols[each.status])} {'':<{width}}  {'->' if plain else '→'} {each.advice}"
+                )
         return [*lines, self.summary()]
 
     def summary(self) -> str:
@@ -147,7 +154,7 @@ class Report:
             "title": self.title,
             "exit_code": self.exit_code,
             "findings": [
-                {key: value for key, value in asdict(each).items() if key in _COLUMNS} for each in self.findings
+                {key: value for key, value in asdict(each).items() if key in _COLUMNS} for each in self.ordered()
             ],
         }
         return json.dumps(found, indent=1, ensure_ascii=False)
@@ -156,7 +163,7 @@ class Report:
         """The findings as a DataFrame: columns section, name, status, value, advice."""
         import pandas as pd  # noqa: PLC0415 - half a second that the command line saves
 
-        rows = [[str(getattr(each, name)) for name in _COLUMNS] for each in self.findings]
+        rows = [[str(getattr(each, name)) for name in _COLUMNS] for each in self.ordered()]
         return pd.DataFrame(rows, columns=list(_COLUMNS))
 
     def __repr__(self) -> str:
@@ -168,7 +175,7 @@ class Report:
             [
                 f"<table><caption>{html.escape(self.title)}: {html.escape(self.summary())}</caption>",
                 "<tr><th></th><th>about</th><th>finding</th><th>value</th><th>what to do</th></tr>",
-                *(_row(each) for each in self.findings),
+                *(_row(each) for each in self.ordered()),
                 "</table>",
             ]
         )

@@ -51,6 +51,9 @@ def _source(
         if classic:
             value = f"no: {listed(map(repr, classic))} is a classic queue, which a crash of the broker may rewind"
             _not_offered(report, name, value, "Use a quorum queue or a stream", wanted=wanted)
+        elif rights.declare is False:
+            value = "no from quorum queues: the login may not declare the lock; yes from streams"
+            _not_offered(report, name, value, "Let it be granted the rights of docs/operations.md", wanted=wanted)
         elif queue_types:
             report.ok(SECTION, name, f"yes: {listed(sorted(set(queue_types.values())))}")
         else:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqp_core.address import AUTO_PROTOCOL, format_address
+from amqp_core.address import AUTO_PROTOCOL
 from amqp_core.errors import AmqpError, ConnectionLost
 from amqp_core.transport import Transport, lenient_context, resolve
 from amqp_core.version_probe import VERSIONS, ask
 from amqp_spark.diagnosis import tls
 from amqp_spark.diagnosis.findings import Report, Status, listed, told
+from amqp_spark.diagnosis.site import Host
 
 if TYPE_CHECKING:
     import ssl
@@ -24,42 +25,41 @@ def examine(report: Report, options: ConnectOptions) -> bool:
     A host that cannot be used is an error if it is the only one, else a warning: the next one is tried.
     """
     wrong = Status.ERROR if len(options.hosts) == 1 else Status.WARNING
-    return any([_examine_host(report, options, host, port, wrong) for host, port in options.hosts])
+    hosts = [Host(host, port, wrong) for host, port in options.hosts]
+    return sum(_examine_host(report, options, host) for host in hosts) > 0  # all of them, also after one that is open
 
 
-def _examine_host(report: Report, options: ConnectOptions, host: str, port: int, wrong: Status) -> bool:
-    section, timeout = format_address(host, port), options.connect_timeout
+def _examine_host(report: Report, options: ConnectOptions, host: Host) -> bool:
+    section, timeout, wrong = host.section, options.connect_timeout, host.wrong
     try:
-        report.ok(section, "name", listed(resolve(host, port, timeout=timeout)))
+        report.ok(section, "name", listed(resolve(host.name, host.port, timeout=timeout)))
     except AmqpError as error:
         report.refused(section, "name", error, status=wrong)
         return False
     try:
-        Transport.connect(host, port, timeout=timeout, context=None).close()
+        Transport.connect(host.name, host.port, timeout=timeout, context=None).close()
     except AmqpError as error:
         advice = "Start the broker, or correct host and port; a firewall in between may drop the connection"
         report.refused(section, "port", error, status=wrong, advice=advice)
         return False
-    report.ok(section, "port", f"{port} is open")
+    report.ok(section, "port", f"{host.port} is open")
     context = None
     if options.tls:
-        if not tls.examine(report, options, host, port, wrong):
+        if not tls.examine(report, options, host):
             return True
         context = lenient_context(options)  # no login is sent
-    _versions(report, options, host, port, wrong, context)
+    _versions(report, options, host, context)
     return True
 
 
-def _versions(
-    report: Report, options: ConnectOptions, host: str, port: int, wrong: Status, context: ssl.SSLContext | None
-) -> None:
+def _versions(report: Report, options: ConnectOptions, host: Host, context: ssl.SSLContext | None) -> None:
     """Ask for each version. A port that is silent is not asked again; one that closes the connection is."""
-    section = format_address(host, port)
+    section = host.section
     answers: list[Answer] = []
     failure: AmqpError | None = None
     for version in VERSIONS:
         try:
-            answers.append(ask(host, port, version, timeout=options.connect_timeout, context=context))
+            answers.append(ask(host.name, host.port, version, timeout=options.connect_timeout, context=context))
         except ConnectionLost as error:
             failure = failure or error
         except AmqpError as error:
@@ -86,4 +86,4 @@ def _versions(
         advice = "Give the port for AMQP, or write amqps:// for TLS"
         if options.tls:
             advice = "Look into the log of the broker: it may require a client certificate (tls.certFile)"
-    report.add(section, "protocols", wrong, value, advice)
+    report.add(section, "protocols", host.wrong, value, advice)

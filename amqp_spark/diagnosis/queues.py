@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.api import DescribedQueue
 from amqp_core.errors import AmqpError, ConnectionClosed, NotFound
+from amqp_spark.cli.progress import counted
 from amqp_spark.diagnosis.declared import Declared, ask
 from amqp_spark.diagnosis.findings import listed
 from amqp_spark.options import CLASSIC, QUORUM, STREAM
@@ -79,7 +80,8 @@ def _query(client: Client, queue: str) -> QueueInfo | None:
 def _counts(report: Report, about: str, client: Client, info: QueueInfo) -> None:
     held = "" if client.capabilities.counts_held_messages else " ready"
     consumers = info.subscriber_count or 0
-    value = f"yes, {info.message_count or 0:,} message(s){held}, {consumers} consumer(s)"
+    messages = counted(info.message_count or 0, "message", "messages")
+    value = f"yes, {messages}{held}, {counted(consumers, 'consumer', 'consumers')}"
     if consumers:
         advice = "Each consumer gets a part of the messages: stop the others, or give the query a queue of its own"
         report.warn(about, "exists", value, advice)
@@ -148,7 +150,9 @@ def _limits(report: Report, about: str, arguments: Mapping[str, object]) -> str:
     is_log = arguments.get(_TYPE) == STREAM
     drops = policy in _DROPS or (not policy and any(name.startswith("x-max-length") for name in arguments))
     if drops and not is_log:
-        advice = "A full queue drops its oldest messages: let it refuse new ones (x-overflow=reject-publish), or drain it"
+        advice = (
+            "A full queue drops its oldest messages: let it refuse new ones (x-overflow=reject-publish), or drain it"
+        )
         report.warn(about, "limits", limits, advice)
     elif is_log:
         report.warn(about, "limits", limits, "The broker deletes what is older, read or not: read it before")

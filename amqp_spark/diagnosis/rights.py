@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.api import Xid
@@ -19,16 +20,34 @@ from amqp_spark.diagnosis.site import temporary_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
     from amqp_core.api import Client
     from amqp_spark.diagnosis.findings import Report
     from amqp_spark.diagnosis.site import Site
 
 SECTION: Final = "rights"
-_ARRIVAL_SECONDS: Final = 10.0
 _FORMAT: Final = 0x444F43
 """Format number of the xids of the doctor."""
 _NOT_TRIED: Final = "not tried: this broker may look at other things first, so only use would show it"
+
+
+_NO_QUEUE: Final = "not tried: there is no temporary queue"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Something that is tried. Immutable: any thread may use it.
+
+    Attributes:
+        name: of the finding.
+        run: does it.
+        value: what was done, if it works.
+        purpose: what needs it.
+    """
+
+    name: str
+    run: Callable[[Client], None]
+    value: str
+    purpose: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,42 +65,45 @@ def examine(report: Report, site: Site) -> Rights:
     """Try what the connector does, each with a client of its own, since a refusal may end the client."""
     with site.connect() as client:
         capabilities = client.capabilities
-    declare = _try(report, site, "declare", _declare, "a temporary queue")
-    if declare:
-        _try(report, site, "write", _write, "to a temporary queue, by the default exchange")
-        _try(report, site, "read", _read, "from a temporary queue")
-    else:
-        for name in ("write", "read"):
-            report.skip(SECTION, name, "not tried: there is no temporary queue")
+    declare = _try(report, site, _DECLARE)
+    for attempt in (_WRITE, _READ):
+        if declare:
+            _try(report, site, attempt)
+        else:
+            report.skip(SECTION, attempt.name, _NO_QUEUE)
     local = distributed = None
-    if capabilities.local_transactions and declare:
-        local = _try(report, site, "local transactions (tx)", _commit, "published and committed")
-    elif not capabilities.local_transactions:
-        report.skip(SECTION, "local transactions (tx)", "this broker does not keep them whole: not used, not tried")
+    if not capabilities.local_transactions:
+        report.skip(SECTION, _LOCAL.name, "this broker does not keep them whole: not used, not tried")
+    elif declare:
+        local = _try(report, site, _LOCAL)
     else:
-        report.skip(SECTION, "local transactions (tx)", "not tried: there is no temporary queue")
-    if capabilities.distributed_transactions and declare:
-        distributed = _try(report, site, "distributed transactions (dtx)", _branch, "a branch begun and rolled back")
-    elif not capabilities.distributed_transactions:
-        report.skip(SECTION, "distributed transactions (dtx)", "the protocol has none")
+        report.skip(SECTION, _LOCAL.name, _NO_QUEUE)
+    if not capabilities.distributed_transactions:
+        report.skip(SECTION, _DISTRIBUTED.name, "the protocol has none")
+    elif declare:
+        distributed = _try(report, site, _DISTRIBUTED)
     else:
-        report.skip(SECTION, "distributed transactions (dtx)", "not tried: there is no temporary queue")
+        report.skip(SECTION, _DISTRIBUTED.name, _NO_QUEUE)
     return Rights(declare, local, distributed, _examine_own(report, site))
 
 
-def _try(report: Report, site: Site, name: str, attempt: Callable[[Client], None], value: str) -> bool | None:
+def _try(report: Report, site: Site, attempt: Attempt) -> bool | None:
     """Report whether something works; ``None`` if the connection failed, so that it is not known."""
-    needed = site.exactly_once
+    name, purpose = attempt.name, attempt.purpose
     try:
         with site.connect() as client:
-            attempt(client)
+            attempt.run(client)
     except ConnectionFailed as error:
         report.refused(SECTION, name, error)
         return None
     except AmqpError as error:
-        report.refused(SECTION, name, error, status=Status.ERROR if needed else Status.WARNING)
+        problem, remedy = told(error)
+        status = Status.ERROR if site.exactly_once else Status.WARNING
+        report.add(
+            SECTION, name, status, problem, f"{remedy}: needed for {purpose}" if remedy else f"Needed for {purpose}"
+        )
         return False
-    report.ok(SECTION, name, f"yes: {value}")
+    report.ok(SECTION, name, f"yes: {attempt.value}")
     return True
 
 
@@ -104,6 +126,8 @@ def _read(client: Client) -> None:
     queue = temporary_name()
     client.declare_lock(queue)
     fetcher = client.fetcher(queue)
+    fetcher.grant(1)
+    fetcher.take_one(timeout=0.0)  # there is none: to ask needs the right
     fetcher.cancel()
 
 
@@ -127,23 +151,36 @@ def _branch(client: Client) -> None:
     transactions.rollback_branch(xid)
 
 
+_DECLARE: Final = Attempt("declare", _declare, "a temporary queue", "exactly-once and declare=ifMissing")
+_WRITE: Final = Attempt(
+    "write", _write, "to a temporary queue, by the default exchange", "exactly-once and sinks that name no exchange"
+)
+_READ: Final = Attempt("read", _read, "from a temporary queue", "exactly-once and sources")
+_LOCAL: Final = Attempt("local transactions (tx)", _commit, "published and committed", "exactly-once")
+_DISTRIBUTED: Final = Attempt(
+    "distributed transactions (dtx)", _branch, "a branch begun and rolled back", "exactly-once"
+)
+
+
 def _examine_own(report: Report, site: Site) -> bool | None:
     """The rights on the queues and exchanges of the user; return whether it may read all the queues."""
-    may_read = [
-        _ask(report, site, queues.section(queue), "read", lambda client, name=queue: client.may_read(name))
-        for queue in site.queues
-    ]
+    may_read = [_ask(report, site, queues.section(queue), "read", partial(_may_read, queue)) for queue in site.queues]
     for exchange in site.exchanges:
-        about = exchanges.section(exchange)
-        _ask(report, site, about, "write", lambda client, name=exchange: client.may_write(name))
+        _ask(report, site, exchanges.section(exchange), "write", partial(_may_write, exchange))
     if any(each is False for each in may_read):
         return False
     return True if may_read and all(may_read) else None
 
 
-def _ask(
-    report: Report, site: Site, about: str, right: str, question: Callable[[Client], bool]
-) -> bool | None:
+def _may_read(queue: str, client: Client) -> bool:
+    return client.may_read(queue)
+
+
+def _may_write(exchange: str, client: Client) -> bool:
+    return client.may_write(exchange)
+
+
+def _ask(report: Report, site: Site, about: str, right: str, question: Callable[[Client], bool]) -> bool | None:
     exists = report.of(about, "exists")
     if exists is not None and exists.status is Status.ERROR:
         return None

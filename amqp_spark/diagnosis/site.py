@@ -7,16 +7,36 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.address import format_address
 from amqp_spark.connect import connect
+from amqp_spark.state.names import lock_queue
 
 if TYPE_CHECKING:
     from amqp_core.address import ConnectOptions
     from amqp_core.api import Client
+    from amqp_spark.diagnosis.findings import Status
 
 CALL_SECONDS: Final = 30.0
 """A broker that answers later than this is taken for one that does not answer."""
-PREFIX: Final = "amqp-spark.doctor."
-"""Of the names of temporary queues."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host of the list. Immutable: any thread may use it.
+
+    Attributes:
+        name, port: its address.
+        wrong: status of what keeps the connector from using it.
+    """
+
+    name: str
+    port: int
+    wrong: Status
+
+    @property
+    def section(self) -> str:
+        """Title of the findings about it."""
+        return format_address(self.name, self.port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,5 +70,5 @@ class Site:
 
 
 def temporary_name() -> str:
-    """Return an unused name for a temporary queue."""
-    return f"{PREFIX}{uuid.uuid4().hex[:16]}"
+    """Return an unused name for a temporary queue: one that logins with the least rights for exactly-once may use."""
+    return lock_queue(f"doctor-{uuid.uuid4().hex[:16]}")

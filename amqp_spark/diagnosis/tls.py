@@ -10,27 +10,23 @@ from typing import TYPE_CHECKING, Final
 from cryptography import x509
 from cryptography.x509.oid import ExtensionOID
 
-from amqp_core.address import format_address
 from amqp_core.errors import AmqpError
 from amqp_core.transport import Transport, lenient_context, tls_context
 from amqp_spark.diagnosis.findings import Report, Status, listed
 
 if TYPE_CHECKING:
+    from amqp_spark.diagnosis.site import Host
     from amqp_core.address import ConnectOptions
 
 SOON: Final = timedelta(days=30)
 """A certificate that ends within this time is a warning."""
 
 
-def examine(report: Report, options: ConnectOptions, host: str, port: int, wrong: Status) -> bool:
-    """Look at TLS; return whether the handshake works, with a certificate that is trusted or not.
-
-    Args:
-        wrong: status of what keeps the connector from using this host.
-    """
-    section, timeout = format_address(host, port), options.connect_timeout
+def examine(report: Report, options: ConnectOptions, host: Host) -> bool:
+    """Look at TLS; return whether the handshake works, with a certificate that is trusted or not."""
+    section, timeout, wrong = host.section, options.connect_timeout, host.wrong
     try:
-        transport = Transport.connect(host, port, timeout=timeout, context=lenient_context(options))
+        transport = Transport.connect(host.name, host.port, timeout=timeout, context=lenient_context(options))
     except AmqpError as error:
         report.refused(section, "TLS", error, status=wrong)
         return False
@@ -47,46 +43,35 @@ def examine(report: Report, options: ConnectOptions, host: str, port: int, wrong
     if not is_current:
         report.skip(section, "certificate chain", f"issued by {issuer}: not verified, since the time is over")
     else:
-        is_trusted = _try(report, section, "certificate chain", f"issued by {issuer}", options, host, port, wrong)
+        is_trusted = _try(report, options, host, "certificate chain", f"issued by {issuer}")
     if not options.tls_verify_hostname:
         value = f"for {listed(names)}: not verified (tls.verifyHostname=false)"
-        advice = "Remove tls.verifyHostname: any server with a certificate of this authority could take the broker's place"
+        advice = (
+            "Remove tls.verifyHostname: any server with a certificate of this authority could take the broker's place"
+        )
         report.warn(section, "certificate name", value, advice)
     elif not is_trusted:
         report.skip(section, "certificate name", f"for {listed(names)}: not verified, since the chain is not")
     else:
-        _try(report, section, "certificate name", f"for {listed(names)}", options, host, port, wrong, name=True)
+        _try(report, options, host, "certificate name", f"for {listed(names)}", name=True)
     if options.tls_cert_file is not None:
         _examine_own(report, section, options.tls_cert_file)
     return True
 
 
-def _try(
-    report: Report,
-    section: str,
-    what: str,
-    value: str,
-    options: ConnectOptions,
-    host: str,
-    port: int,
-    wrong: Status,
-    *,
-    name: bool = False,
-) -> bool:
+def _try(report: Report, options: ConnectOptions, host: Host, what: str, value: str, *, name: bool = False) -> bool:
     """Connect with the chain verified, and the name, too, if it is asked for; return whether that works."""
     context = tls_context(dataclasses.replace(options, tls_verify_hostname=name))
     try:
-        Transport.connect(host, port, timeout=options.connect_timeout, context=context).close()
+        Transport.connect(host.name, host.port, timeout=options.connect_timeout, context=context).close()
     except AmqpError as error:
-        report.refused(section, what, error, status=wrong)
+        report.refused(host.section, what, error, status=host.wrong)
         return False
-    report.ok(section, what, value)
+    report.ok(host.section, what, value)
     return True
 
 
-def _examine_time(
-    report: Report, section: str, what: str, certificate: x509.Certificate, wrong: Status
-) -> bool:
+def _examine_time(report: Report, section: str, what: str, certificate: x509.Certificate, wrong: Status) -> bool:
     """Report when a certificate ends; return whether it is valid now, by the clock of this machine."""
     now, begin, end = datetime.now(UTC), certificate.not_valid_before_utc, certificate.not_valid_after_utc
     until = f"{end:%Y-%m-%d %H:%M} UTC"
@@ -115,4 +100,3 @@ def _names(certificate: x509.Certificate) -> list[str]:
     except (x509.ExtensionNotFound, ValueError):
         return [certificate.subject.rfc4514_string()]
     return [str(each.value) for each in names] if isinstance(names, x509.SubjectAlternativeName) else []
-
