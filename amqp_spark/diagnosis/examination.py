@@ -64,7 +64,8 @@ def examine(site: Site, *, session: Callable[[], SparkSession | None]) -> Report
     """
     options = site.options
     where = listed(format_address(*each) for each in options.hosts)
-    report = Report(f"{'amqps' if options.tls else 'amqp'}://{where}, virtual host {options.virtual_host or 'default'}")
+    vhost = f"virtual host {options.virtual_host!r}" if options.virtual_host else "the default virtual host"
+    report = Report(f"{'amqps' if options.tls else 'amqp'}://{where}, {vhost}")
     _examine_broker(report, site)
     spark_side.examine(report, session())
     return report

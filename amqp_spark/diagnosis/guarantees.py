@@ -34,11 +34,16 @@ def examine(
     else:
         report.ok(SECTION, "source", "at-most-once, at-least-once")
         _source(report, capabilities, rights, queue_types, wanted=wants_source)
-    if capabilities.confirms:
-        report.ok(SECTION, "sink", "at-least-once")
-    else:
+    if rights.write is False:
+        report.fail(
+            SECTION, "sink", "none: the login may not write to the exchange", "Let it be granted the right to write"
+        )
+        return
+    if not capabilities.confirms:
         advice = "Use a broker with publisher confirms"
         report.fail(SECTION, "sink", "none: the broker confirms no messages", advice, exit_code=EXIT_OPTIONS)
+        return
+    report.ok(SECTION, "sink", "at-least-once")
     _sink(report, capabilities, rights, wanted=wants_sink)
 
 

@@ -12,14 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.api import Xid
-from amqp_core.errors import AmqpError, ConnectionFailed
+from amqp_core.errors import AmqpError, ConnectionFailed, NotFound
 from amqp_spark.cli.errors import EXIT_BROKER
 from amqp_spark.diagnosis import exchanges, queues
 from amqp_spark.diagnosis.findings import Status, told
 from amqp_spark.diagnosis.site import temporary_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
     from amqp_core.api import Client
     from amqp_spark.diagnosis.findings import Report
     from amqp_spark.diagnosis.site import Site
@@ -59,6 +60,8 @@ class Rights:
     distributed_transactions: bool | None = None
     read: bool | None = None
     """Of all queues of the user."""
+    write: bool | None = None
+    """To all exchanges of the user."""
 
 
 def examine(report: Report, site: Site) -> Rights:
@@ -84,7 +87,7 @@ def examine(report: Report, site: Site) -> Rights:
         distributed = _try(report, site, _DISTRIBUTED)
     else:
         report.skip(SECTION, _DISTRIBUTED.name, _NO_QUEUE)
-    return Rights(declare, local, distributed, _examine_own(report, site))
+    return Rights(declare, local, distributed, *_examine_own(report, site))
 
 
 def _try(report: Report, site: Site, attempt: Attempt) -> bool | None:
@@ -162,14 +165,19 @@ _DISTRIBUTED: Final = Attempt(
 )
 
 
-def _examine_own(report: Report, site: Site) -> bool | None:
-    """The rights on the queues and exchanges of the user; return whether it may read all the queues."""
-    may_read = [_ask(report, site, queues.section(queue), "read", partial(_may_read, queue)) for queue in site.queues]
-    for exchange in site.exchanges:
+def _examine_own(report: Report, site: Site) -> tuple[bool | None, bool | None]:
+    """The rights on the queues and exchanges of the user; return whether it may read all, and write to all."""
+    read = [_ask(report, site, queues.section(queue), "read", partial(_may_read, queue)) for queue in site.queues]
+    write = [
         _ask(report, site, exchanges.section(exchange), "write", partial(_may_write, exchange))
-    if any(each is False for each in may_read):
-        return False
-    return True if may_read and all(may_read) else None
+        for exchange in site.exchanges
+    ]
+    return _all(read), _all(write)
+
+
+def _all(found: Sequence[bool | None]) -> bool | None:
+    """Whether a right is there everywhere; ``None`` if that is not known."""
+    return False if False in found else None if None in found or not found else True
 
 
 def _may_read(queue: str, client: Client) -> bool:
@@ -181,15 +189,14 @@ def _may_write(exchange: str, client: Client) -> bool:
 
 
 def _ask(report: Report, site: Site, about: str, right: str, question: Callable[[Client], bool]) -> bool | None:
-    exists = report.of(about, "exists")
-    if exists is not None and exists.status is Status.ERROR:
-        return None
     try:
         with site.connect() as client:
             if not client.capabilities.checks_rights_first:
                 report.skip(about, right, _NOT_TRIED)
                 return None
             is_there = question(client)
+    except NotFound:
+        return None  # that it does not exist has been said
     except AmqpError as error:
         report.skip(about, right, f"not known: {told(error)[0]}")
         return None

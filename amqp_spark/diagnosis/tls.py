@@ -15,8 +15,8 @@ from amqp_core.transport import Transport, lenient_context, tls_context
 from amqp_spark.diagnosis.findings import Report, Status, listed
 
 if TYPE_CHECKING:
-    from amqp_spark.diagnosis.site import Host
     from amqp_core.address import ConnectOptions
+    from amqp_spark.diagnosis.site import Host
 
 SOON: Final = timedelta(days=30)
 """A certificate that ends within this time is a warning."""
