@@ -11,7 +11,7 @@ from amqp_core.errors import AmqpError, AuthenticationFailed, VirtualHostRefused
 from amqp_spark.cli.errors import EXIT_OPTIONS
 
 if TYPE_CHECKING:
-    from amqp_core.api import Client
+    from amqp_core.api import Capabilities, Client
     from amqp_spark.diagnosis.findings import Report
     from amqp_spark.diagnosis.site import Site
 
@@ -23,20 +23,20 @@ _READABLE: Final = frozenset({"PLAIN", "AMQPLAIN", "CRAM-MD5"})
 """Mechanisms whose password a listener learns or can try out without TLS."""
 
 
-def examine(report: Report, site: Site) -> bool:
-    """Connect, log in, and report what was agreed; return whether that works."""
+def examine(report: Report, site: Site) -> Capabilities | None:
+    """Connect, log in, and report what was agreed; return what the broker can do, ``None`` if that does not work."""
     try:
         client = site.connect()
     except AuthenticationFailed as error:
         report.refused(SECTION, "login", error)
-        return False
+        return None
     except VirtualHostRefused as error:
         report.ok(SECTION, "login", f"accepted for {_who(site)}")
         report.refused(SECTION, "virtual host", error)
-        return False
+        return None
     except AmqpError as error:
         report.refused(SECTION, "connection", error)
-        return False
+        return None
     with client:
         _login(report, site, client)
         properties = client.server_properties
@@ -49,8 +49,8 @@ def examine(report: Report, site: Site) -> bool:
             _round_trip(report, client)
         except AmqpError as error:
             report.refused(SECTION, "round trip", error)
-            return False
-    return True
+            return None
+        return client.capabilities
 
 
 def _who(site: Site) -> str:

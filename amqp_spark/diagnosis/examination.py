@@ -79,16 +79,15 @@ def _examine_broker(report: Report, site: Site) -> None:
                 report.fail(connection.SECTION, "connection", "no host of the list can be reached", advice)
             report.skip(connection.SECTION, "login", "not tried, since no port is open")
             return
-        if not connection.examine(report, site):
+        capabilities = connection.examine(report, site)
+        if capabilities is None:
             report.skip(guarantees.SECTION, "everything else", "not tried, since there is no connection")
             return
         clock.examine(report, site)
         types = {queue: queues.examine(report, site, queue) for queue in site.queues}
         for exchange in site.exchanges:
             exchanges.examine(report, site, exchange)
-        found = rights.examine(report, site)
-        with site.connect() as client:
-            capabilities = client.capabilities
+        found = rights.examine(report, site, capabilities)
         known = {queue: kind for queue, kind in types.items() if kind is not None}
         guarantees.examine(report, site, capabilities, found, known)
     except AmqpError as error:

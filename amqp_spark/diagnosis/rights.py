@@ -21,7 +21,7 @@ from amqp_spark.diagnosis.site import temporary_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from amqp_core.api import Client
+    from amqp_core.api import Capabilities, Client
     from amqp_spark.diagnosis.findings import Report
     from amqp_spark.diagnosis.site import Site
 
@@ -64,10 +64,8 @@ class Rights:
     """To all exchanges of the user."""
 
 
-def examine(report: Report, site: Site) -> Rights:
+def examine(report: Report, site: Site, capabilities: Capabilities) -> Rights:
     """Try what the connector does, each with a client of its own, since a refusal may end the client."""
-    with site.connect() as client:
-        capabilities = client.capabilities
     declare = _try(report, site, _DECLARE)
     for attempt in (_WRITE, _READ):
         if declare:
