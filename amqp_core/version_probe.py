@@ -56,13 +56,17 @@ class _Listener:
 
     def choose(self, mechanisms: Sequence[str]) -> tuple[str, bytes | None]:
         self.mechanisms = tuple(mechanisms)
-        raise AuthenticationFailed("only asked")
+        raise _no_login()
 
     def respond(self, _: bytes) -> NoReturn:
-        raise AuthenticationFailed("only asked")
+        raise _no_login()
 
     def succeeded(self) -> None:
         """Never reached."""
+
+
+def _no_login() -> AuthenticationFailed:
+    return AuthenticationFailed(CoreCondition.CALL_NOT_ALLOWED(reason="a question about versions is no login"))
 
 
 def ask(host: str, port: int, version: str, *, timeout: float, context: ssl.SSLContext | None = None) -> Answer:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from amqp_core.api import Client
 
-_IMPOSSIBLE: Final[dict[str, object]] = {
+IMPOSSIBLE: Final[dict[str, object]] = {
     "x-queue-type": "doctor",
     "x-max-length": -7,
     "x-max-length-bytes": -7,
@@ -55,7 +55,7 @@ class Declared:
 def ask(client: Client, queue: str) -> Declared:
     """Find out how a queue was declared. It has to exist, on a broker that compares declarations."""
     flags = {"durable": True, "auto_delete": False, "exclusive": False}
-    arguments = dict(_IMPOSSIBLE)
+    arguments = dict(IMPOSSIBLE)
     unknown = set(arguments)
     is_complete, why_not = False, "it did not name all"
     for _ in range(_MOST_QUESTIONS):
@@ -80,7 +80,7 @@ def ask(client: Client, queue: str) -> Declared:
             is_complete = True
             break
     known = {name: value for name, value in arguments.items() if name not in unknown}
-    told = is_complete or len(unknown) < len(_IMPOSSIBLE)  # the flags are compared before the first argument
+    told = is_complete or len(unknown) < len(IMPOSSIBLE)  # the flags are compared before the first argument
     return Declared(
         durable=flags["durable"] if told else None,
         exclusive=flags["exclusive"] if told else None,

@@ -79,12 +79,12 @@ def _workers(report: Report, session: SparkSession, here: dict[str, str]) -> Non
     """Run a small job that tells the versions of the workers."""
     tasks = min(_MOST_TASKS, _parallelism(session))
     try:
-        rows = session.range(0, tasks, 1, tasks).mapInArrow(_teller(), "versions string").distinct().collect()
+        rows = session.range(0, tasks, 1, tasks).mapInArrow(_teller(), "versions string").collect()
     except Exception as error:  # noqa: BLE001 - whatever keeps a worker from starting
         advice = "Set PYSPARK_PYTHON to an interpreter of every node that has pyspark, pyarrow, pandas and amqp-spark"
         report.fail(SECTION, "workers", explain(error)[0].partition("\n")[0][:200], advice, exit_code=EXIT_FAILED)
         return
-    texts = sorted(row[0] for row in rows)
+    texts = sorted({row[0] for row in rows})
     differing = [text for text in texts if any(f"{name} {version}" not in text for name, version in here.items())]
     if differing:
         advice = "Give driver and workers the same versions (PYSPARK_PYTHON)"

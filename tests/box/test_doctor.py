@@ -218,7 +218,7 @@ def test_a_protocol_that_the_broker_does_not_speak(doctor: Doctor) -> None:
 # --- TLS
 
 
-def certificate(authority: trustme.CA, directory: Path, name: str, **times: datetime) -> dict[str, Any]:
+def certificate(authority: trustme.CA, directory: Path, name: str, **times: Any) -> dict[str, Any]:
     made = authority.issue_cert(name, **times)
     cert, key = directory / "server.pem", directory / "server.key"
     cert.write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
