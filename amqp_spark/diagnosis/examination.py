@@ -14,16 +14,18 @@ from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import OptionError
 from amqp_spark.options import CONNECTION, EXACTLY_ONCE, SINK, SOURCE, SinkOptions, SourceOptions
 from amqp_spark.options.connection import ConnectionSettings
-from amqp_spark.options.parsing import Given
+from amqp_spark.options.parsing import Given, is_sparks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
 
-OPTIONS: Final = "options"
-"""Section of the findings about options."""
 _BASE: Final = frozenset(option.name.lower() for option in CONNECTION)
+_SOURCE: Final = frozenset(option.name.lower() for option in SOURCE)
+_SINK: Final = frozenset(option.name.lower() for option in SINK)
+_SHARED: Final = _SOURCE & _SINK
+"""Options that do not show whether a source or a sink is meant."""
 
 
 def doctor(options: Mapping[str, object]) -> Report:
@@ -113,22 +115,20 @@ def site_of(options: Mapping[str, object]) -> Site:
         OptionError: with all problems.
     """
     sides: tuple[tuple[type[SourceOptions | SinkOptions], frozenset[str]], ...] = (
-        (SourceOptions, frozenset(option.name.lower() for option in SOURCE)),
-        (SinkOptions, frozenset(option.name.lower() for option in SINK)),
+        (SourceOptions, _SOURCE - _BASE),
+        (SinkOptions, _SINK - _BASE),
     )
     connection = {key: value for key, value in options.items() if key.lower() in _BASE}
     settings = settings_of(connection)
-    given = {key.lower() for key, value in options.items() if value is not None} - _BASE
-    known = frozenset().union(*(names for _, names in sides))
+    given = {key.lower() for key, value in options.items() if value is not None and not is_sparks(key.lower())} - _BASE
     problems = [
         SparkCondition.OPTION_UNKNOWN(option=key, side="source and sink", remedy="Remove it, or see docs/options.md")
         for key in options
-        if key.lower() in given - known
+        if key.lower() in given - _SOURCE - _SINK
     ]
     lowered = {key.lower(): value for key, value in options.items()}
     for kind, names in sides:
-        decisive = {"queue"} if kind is SourceOptions else {"exchange", "routingkey"}
-        if given & decisive:
+        if given & names - _SHARED:
             own = {key: value for key, value in options.items() if key.lower() in names | _BASE}
             try:
                 kind.parse(own)
@@ -142,5 +142,5 @@ def site_of(options: Mapping[str, object]) -> Site:
         settings.connect_options(),
         queues=queues,
         exchanges=(str(exchange or ""),) if given & {"exchange", "routingkey"} else (),
-        exactly_once=lowered.get("deliveryguarantee") == EXACTLY_ONCE,
+        exactly_once=str(lowered.get("deliveryguarantee") or "").lower() == EXACTLY_ONCE,
     )

@@ -35,9 +35,12 @@ def examine(report: Report, options: ConnectOptions, host: Host) -> bool:
     report.ok(section, "TLS", version)
     if der is None:
         return True
-    certificate = x509.load_der_x509_certificate(der)
-    names = _names(certificate)
-    issuer = certificate.issuer.rfc4514_string()
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        names, issuer = _names(certificate), certificate.issuer.rfc4514_string()
+    except ValueError as error:
+        report.skip(section, "certificate", f"it cannot be read: {error}")
+        return True
     is_current = _examine_time(report, section, "certificate ends", certificate, wrong)
     is_trusted = False
     if not is_current:

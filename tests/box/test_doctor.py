@@ -444,6 +444,8 @@ def test_the_function_names_all_wrong_options() -> None:
     with pytest.raises(OptionError, match="deliveryGuarantee=exactly-once") as told:
         amqp_spark.doctor({"url": "amqp://h", "queue": "q", "deliveryGuarantee": "exactly-once", "other": 1})
     assert len(told.value.problems) == 3
+    with pytest.raises(OptionError, match="'queue' is required"):
+        amqp_spark.doctor({"url": "amqp://h", "selector": "a = 1", "checkpointLocation": "/data"})
     with pytest.raises(OptionError, match="AMQP_OPTION_REQUIRED"):
         amqp_spark.doctor({"queue": "q"})
 
