@@ -6,4 +6,4 @@ import sys
 
 from amqp_spark.diagnosis.command import main
 
-sys.exit(main())
+sys.exit(main(program="python -m amqp_spark.diagnosis"))

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-PROGRAM = "python -m amqp_spark.diagnosis"
+PROGRAM = "amqp-spark doctor"
 _EXIT_INTERRUPTED = 130
 
 
-def parser(prog: str = PROGRAM) -> argparse.ArgumentParser:
+def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     """The command line."""
-    arguments = cli.job_parser(prog, __doc__, {"options of the connection, for --option": CONNECTION})
+    arguments = cli.job_parser(program, __doc__, {"options of the connection, for --option": CONNECTION})
     cli.add_connection_arguments(arguments, positional=True)
     arguments.add_argument(
         "--option", action="append", default=[], metavar="K=V", help="further option of the connection"
@@ -104,13 +104,18 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def main(argv: Sequence[str] | None = None, *, prog: str = PROGRAM) -> int:
-    """Run the command line; return the exit code."""
-    arguments = parser(prog).parse_args(argv)
+def main(argv: Sequence[str] | None = None, *, program: str = PROGRAM) -> int:
+    """Run the command line; return the exit code.
+
+    Args:
+        argv: arguments; ``None``: those of the process.
+        program: as the user started it.
+    """
+    arguments = parser(program).parse_args(argv)
     try:
         return run(arguments)
     except KeyboardInterrupt:
-        sys.stderr.write(f"\n{prog}: stopped by SIGINT\n")
+        sys.stderr.write(f"\n{program}: stopped by SIGINT\n")
         return _EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 - everything becomes a message and an exit code
-        return cli.fail(prog, error)
+        return cli.fail(program, error)
