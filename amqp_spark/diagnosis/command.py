@@ -17,6 +17,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from amqp_spark import cli
+from amqp_spark.demo.java import require_java
 from amqp_spark.diagnosis.examination import examine, settings_of
 from amqp_spark.diagnosis.site import Site
 from amqp_spark.options.connection import CONNECTION
@@ -73,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
             return None
         from amqp_spark.cli.spark import spark_session  # noqa: PLC0415 - only with --spark
 
+        require_java()
         conf = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
         spark, new = spark_session("amqp-spark doctor", conf, arguments.master)
         if new:

@@ -69,7 +69,7 @@ def examine(site: Site, *, session: Callable[[], SparkSession | None]) -> Report
     vhost = f"virtual host {options.virtual_host!r}" if options.virtual_host else "the default virtual host"
     report = Report(f"{'amqps' if options.tls else 'amqp'}://{where}, {vhost}")
     _examine_broker(report, site)
-    spark_side.examine(report, session())
+    spark_side.examine(report, session)
     return report
 
 

@@ -11,11 +11,12 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp_spark.cli.errors import EXIT_FAILED, explain
+from amqp_spark.cli.progress import counted
 from amqp_spark.demo.java import JavaMissing, require_java
 from amqp_spark.diagnosis.findings import Status, listed, told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -29,14 +30,28 @@ _LOCAL: Final = re.compile(r"local(\[[^,\]]*\])?")
 """Masters that run a task once."""
 
 
-def examine(report: Report, session: SparkSession | None) -> None:
-    """Report versions, and with a session the workers, the data source and the retries."""
+def examine(report: Report, find: Callable[[], SparkSession | None]) -> None:
+    """Report versions, and with a session the workers, the data source and the retries.
+
+    Args:
+        find: returns the session, which it may start; ``None``: there is none. What it raises becomes a finding.
+    """
     here = {"Python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
     report.ok(SECTION, "driver", listed(f"{name} {version}" for name, version in here.items()))
     missing = [name for name in _PACKAGES if here[name] == _ABSENT]
     if missing:
         advice = f"pip install {' '.join(missing)}"
         report.fail(SECTION, "packages", f"{listed(missing)} missing", advice, exit_code=EXIT_FAILED)
+    try:
+        session = find()
+    except JavaMissing:
+        _java(report)
+        return
+    except Exception as error:  # noqa: BLE001 - whatever keeps Spark from starting
+        _java(report)
+        value, advice = explain(error)[0].partition("\n")[0][:200], "See what Spark has printed, and its master"
+        report.fail(SECTION, "session", f"Spark does not start: {value}", advice, exit_code=EXIT_FAILED)
+        return
     if session is None:
         _java(report)
         report.skip(SECTION, "workers, format", "not tried: Spark is not started", "Add --spark to start it")
@@ -90,7 +105,7 @@ def _workers(report: Report, session: SparkSession, here: dict[str, str]) -> Non
         advice = "Give driver and workers the same versions (PYSPARK_PYTHON)"
         report.warn(SECTION, "workers", "; ".join(texts), advice)
     else:
-        report.ok(SECTION, "workers", f"{'; '.join(texts)} ({tasks} task(s))")
+        report.ok(SECTION, "workers", f"{'; '.join(texts)} ({counted(tasks, 'task', 'tasks')})")
     if any(f"amqp_spark {_ABSENT}" in text for text in texts):
         advice = "Install amqp-spark on every node, or ship it with --py-files and call amqp_spark.register(spark)"
         report.warn(SECTION, "package on workers", "amqp_spark cannot be imported there", advice)

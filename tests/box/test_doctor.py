@@ -6,7 +6,7 @@ import socket
 import threading
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 import trustme
@@ -15,6 +15,7 @@ import amqp_spark
 from amqp_core import ConnectOptions, connect, parse_url
 from amqp_core.broker import Broker, running
 from amqp_core.broker.rights import Grants, Patterns
+from amqp_spark.demo.java import require_java
 from amqp_spark.diagnosis import findings, spark_side
 from amqp_spark.diagnosis.findings import Report
 from amqp_spark.errors import OptionError
@@ -418,10 +419,32 @@ def test_the_screen(doctor: Doctor, amqp_broker: Broker, vhost: str) -> None:
 
 def test_java(monkeypatch: pytest.MonkeyPatch, empty_path: Path) -> None:
     report = Report("here")
-    spark_side.examine(report, None)
+    spark_side.examine(report, lambda: None)
     found = report.of("Spark", "Java")
     assert found is not None
     assert (found.status, report.exit_code) == ("error", 1)
+    assert empty_path.is_dir()
+
+
+def test_a_spark_that_does_not_start_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> NoReturn:
+        raise RuntimeError("An error occurred while calling x.\n: java.lang.Exception: no such master")
+
+    monkeypatch.setattr(spark_side, "require_java", lambda: 17)
+    report = Report("here")
+    spark_side.examine(report, fail)
+    found = report.of("Spark", "session")
+    assert found is not None
+    assert (found.value, report.exit_code) == ("Spark does not start: no such master", 1)
+
+
+def test_without_java_spark_is_not_started(doctor: Doctor, free_port: int, empty_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spark_side, "require_java", require_java)
+        told = doctor(at(free_port), "--spark", "--option", "connectTimeout=1")
+    assert told.code == 3
+    assert told.status("Spark", "Java") == "error"
+    assert ("Spark", "session") not in told.found
     assert empty_path.is_dir()
 
 
