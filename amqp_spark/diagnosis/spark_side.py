@@ -54,7 +54,8 @@ def examine(report: Report, find: Callable[[], SparkSession | None]) -> None:
         return
     if session is None:
         _java(report)
-        report.skip(SECTION, "workers, format", "not tried: Spark is not started", "Add --spark to start it")
+        advice = "Add --spark, or make a session before amqp_spark.doctor"
+        report.skip(SECTION, "workers, format", "not tried: Spark is not started", advice)
         return
     report.ok(SECTION, "session", f"Spark {session.version}, {_java_of(session)}")
     _workers(report, session, here)
