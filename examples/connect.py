@@ -1,7 +1,7 @@
 """Spark Connect: the query runs on a server, and this program is only its client.
 
-Here the server is a local one; set SPARK_REMOTE=sc://host:15002 for yours. It needs amqp-spark installed, the client does not.
-Everything works as elsewhere, except exactly-once in AmqpBatchSink (foreachBatch): use format("amqp") as the sink for that.
+The server needs amqp-spark installed, the client does not. SPARK_REMOTE=sc://host:15002 names yours.
+For exactly-once the sink is format("amqp"): AmqpBatchSink (foreachBatch) cannot know its query here, and refuses it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Executors in processes of their own: local-cluster is a cluster on one machine, to try what differs from local mode.
 
-The driver receives messages, executors pull them from it and publish rows: they need the broker, the driver (its host is option
-`transferHost`) and a Python with amqp-spark, at the same path on every node: that of PYSPARK_PYTHON, or --py-files.
+The driver receives the messages, executors pull them from it and publish rows. They need the broker, the driver (option
+`transferHost`), and a Python with amqp-spark at the same path on every node (PYSPARK_PYTHON), or --py-files.
 """
 
 from __future__ import annotations

@@ -124,3 +124,17 @@ def fetch_dependencies(pom: Path, into: Path) -> None:
         f"-DoutputDirectory={into}",
         "-DincludeScope=runtime",
     )
+
+
+def fetch_repository(pom: Path, into: Path) -> None:
+    """Make a Maven repository in the directory ``into`` of all that ``pom`` depends on, for Ivy to read."""
+    run_maven(
+        f"{DEPENDENCY_PLUGIN}:copy-dependencies",
+        "-f",
+        str(pom),
+        f"-DoutputDirectory={into}",
+        "-DincludeScope=runtime",
+        "-Dmdep.useRepositoryLayout=true",
+        "-Dmdep.copyPom=true",
+        "-Dmdep.addParentPoms=true",
+    )

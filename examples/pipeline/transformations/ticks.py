@@ -1,7 +1,7 @@
-"""A declarative pipeline: a queue is a streaming table, a table over it is kept up to date, and rows go back to the broker.
+"""A declarative pipeline: a queue becomes a table, a second table sums it up, and some rows go back to the broker.
 
-Each table says what it contains; Spark finds the order, starts the queries, and keeps their checkpoints in `storage`.
-Every run takes what is on the queue, and ends. A table that reads a queue must be streaming: a message can be read once.
+Each function says what a table contains; Spark starts the queries in order, and keeps their checkpoints in `storage`.
+Each run takes what is on the queue, and ends. A table that reads a queue has to be a streaming one (`@dp.table`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark import pipelines as dp
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,7 +32,8 @@ def ticks() -> DataFrame:
 @dp.materialized_view
 def volumes() -> DataFrame:
     """The volume of each symbol."""
-    return spark.read.table("ticks").groupBy("application_headers.symbol").agg({"application_headers.qty": "sum"})
+    orders = spark.read.table("ticks").select("application_headers.*")
+    return orders.groupBy("symbol").agg(f.sum("qty").alias("volume"))
 
 
 @dp.append_flow(target="large_orders")
