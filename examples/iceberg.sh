@@ -1,7 +1,7 @@
 #!/bin/sh
 # Iceberg as the target: a catalog with the name "lake" in a directory, and the table lake.db.ticks in it.
-# Iceberg 1.12.0, the newest, is made for Spark 4.1 and does not run on Spark 4.2 and 4.3: the job ends with an error, and
-# every message stays on the queue. When there is an Iceberg for your Spark, change the line with --packages.
+# Iceberg 1.12.0, the newest, is made for Spark 4.1 and does not load with Spark 4.2 and 4.3: the job ends with an error, and
+# every message stays on the queue. When there is an Iceberg for your Spark, name it in the line with --packages.
 set -eu
 jobs=$(dirname "$0")/../jobs
 
