@@ -127,7 +127,7 @@ def fetch_dependencies(pom: Path, into: Path) -> None:
 
 
 def fetch_repository(pom: Path, into: Path) -> None:
-    """Make a Maven repository in the directory ``into`` of all that ``pom`` depends on, for Ivy to read."""
+    """The same, in the layout of a Maven repository, without poms."""
     run_maven(
         f"{DEPENDENCY_PLUGIN}:copy-dependencies",
         "-f",
@@ -135,6 +135,4 @@ def fetch_repository(pom: Path, into: Path) -> None:
         f"-DoutputDirectory={into}",
         "-DincludeScope=runtime",
         "-Dmdep.useRepositoryLayout=true",
-        "-Dmdep.copyPom=true",
-        "-Dmdep.addParentPoms=true",
     )

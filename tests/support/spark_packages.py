@@ -1,24 +1,29 @@
-"""Packages for ``spark-submit --packages`` in a Maven repository of the cache, so that tests need no network."""
+"""Packages for ``spark-submit --packages`` in a Maven repository of the cache, so that tests need no network.
+
+Maven decides which jars there are. Ivy, which Spark uses, would decide otherwise and look for others: it finds poms
+that name no dependencies, except that of the package, which names all.
+"""
 
 from __future__ import annotations
 
 import re
 import tempfile
 from pathlib import Path
-from xml.sax.saxutils import escape
+from typing import TYPE_CHECKING
 
 from tests.support.jobs import ROOT
 from tests.support.maven import cache_root, cached_directory, fetch_repository
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _POM = """<?xml version="1.0" encoding="UTF-8"?>
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
-  <groupId>amqp-spark.tests</groupId>
-  <artifactId>packages</artifactId>
-  <version>1</version>
-  <packaging>pom</packaging>
+  {of}
+  <packaging>{packaging}</packaging>
   <dependencies>
-    <dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>
+    {dependencies}
   </dependencies>
 </project>
 """
@@ -46,8 +51,12 @@ def repository(package: str) -> Path:
     def fill(directory: Path) -> None:
         with tempfile.TemporaryDirectory() as name:
             pom = Path(name) / "pom.xml"
-            pom.write_text(_POM.format(*map(escape, package.split(":"))), encoding="utf-8")
+            pom.write_text(_pom("amqp-spark.tests:packages:1", [package], packaging="pom"), encoding="utf-8")
             fetch_repository(pom, directory)
+        jars = {_coordinates_of(jar, directory): jar for jar in directory.rglob("*.jar")}
+        for each, jar in jars.items():
+            needs = jars.keys() - {package} if each == package else ()
+            jar.with_suffix(".pom").write_text(_pom(each, needs), encoding="utf-8")
 
     return cached_directory(_name(package), fill)
 
@@ -57,6 +66,21 @@ def ivy_settings(package: str, directory: Path) -> dict[str, str]:
     settings = directory / "ivysettings.xml"
     settings.write_text(_IVY.format(repository(package).as_uri()), encoding="utf-8")
     return {"spark.jars.ivySettings": str(settings), "spark.jars.ivy": str(directory / "ivy")}
+
+
+def _coordinates_of(jar: Path, root: Path) -> str:
+    *group, artifact, version, _ = jar.relative_to(root).parts
+    return f"{'.'.join(group)}:{artifact}:{version}"
+
+
+def _pom(of: str, needs: Iterable[str], packaging: str = "jar") -> str:
+    dependencies = "".join(f"<dependency>{_elements(need)}</dependency>" for need in sorted(needs))
+    return _POM.format(of=_elements(of), packaging=packaging, dependencies=dependencies)
+
+
+def _elements(package: str) -> str:
+    names = ("groupId", "artifactId", "version")
+    return "".join(f"<{name}>{value}</{name}>" for name, value in zip(names, package.split(":"), strict=True))
 
 
 def _name(package: str) -> str:
