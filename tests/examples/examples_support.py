@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,9 +16,10 @@ from amqp_core import connect
 from amqp_spark.demo.steps import Place
 from amqp_spark.demo.ticks import Tick, send, ticks
 from tests.support.jobs import ROOT
+from tests.support.process import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from amqp_core.broker import Broker
 
@@ -76,28 +79,63 @@ class Queues(NamedTuple):
         return sorted(message.body.decode() for message in found if message is not None)
 
     def environment(self, directory: Path, settings: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of a user with the package and Spark's commands on the PATH, and the login.
-
-        ``settings`` are in ``spark-defaults.conf``, in ``directory``.
-        """
-        conf = directory / "conf"
-        conf.mkdir()
-        quick = {
-            "spark.ui.enabled": "false",
-            "spark.sql.shuffle.partitions": "1",
-            "spark.ui.showConsoleProgress": "false",
-        }
-        lines = (f"{name} {value}\n" for name, value in (quick | dict(settings or {})).items())
-        (conf / "spark-defaults.conf").write_text("".join(lines), encoding="utf-8")
+        """The environment of a user (:func:`environment`) with the login."""
         login = {f"AMQP_{name.upper()}": value for name, value in self.place.of_connector.items()}
-        return os.environ | login | {
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_HOME": str(Path(pyspark.__file__).parent),
-            "SPARK_CONF_DIR": str(conf),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }  # fmt: skip
+        return environment(directory, settings) | login
+
+
+def environment(directory: Path, settings: Mapping[str, str] | None = None) -> dict[str, str]:
+    """An environment with the package and Spark's commands on the PATH.
+
+    ``settings`` are in ``spark-defaults.conf``, in ``directory``.
+    """
+    conf = directory / "conf"
+    conf.mkdir()
+    quick = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "1", "spark.ui.showConsoleProgress": "false"}
+    lines = (f"{name} {value}\n" for name, value in (quick | dict(settings or {})).items())
+    (conf / "spark-defaults.conf").write_text("".join(lines), encoding="utf-8")
+    return os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_CONF_DIR": str(conf),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+class ConnectServer(NamedTuple):
+    """A server of Spark Connect: its URL, and the directory in which it runs."""
+
+    url: str
+    directory: Path
+
+    @classmethod
+    @contextmanager
+    def running(cls, directory: Path) -> Iterator[ConnectServer]:
+        """Run one on a free port, since programs that start their own all take the same one."""
+        name, log = "org.apache.spark.sql.connect.service.SparkConnectServer", directory / "server.log"
+        settings = {"spark.connect.grpc.binding.port": "0", "spark.master": "local[2]"}
+        with log.open("wb") as sink:
+            server = subprocess.Popen(
+                [f"{Path(sys.executable).parent}/spark-submit", "--class", name],
+                env=environment(directory, settings),
+                cwd=directory,
+                stdout=sink,
+                stderr=sink,
+            )
+
+        def port() -> str | None:
+            found = re.search(r"Spark Connect server started at: \S*:(\d+)", log.read_text(encoding="utf-8"))
+            return found and found[1]
+
+        try:
+            wait_until(lambda: port() is not None or server.poll() is not None, "the port of Spark Connect", 120)
+            assert server.poll() is None, log.read_text(encoding="utf-8")
+            yield cls(f"sc://127.0.0.1:{port()}", directory)
+        finally:
+            server.terminate()
+            server.wait(60)
 
 
 def run(*command: str, env: Mapping[str, str], directory: Path) -> subprocess.CompletedProcess[str]:

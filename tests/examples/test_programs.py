@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from tests.examples.examples_support import COUNT, EXAMPLES, run, succeeds
+from tests.examples.examples_support import COUNT, EXAMPLES, ConnectServer, run, succeeds
 from tests.support.jobs import package_archive, python_without_the_package
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.examples.examples_support import Queues
@@ -20,9 +21,17 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 
-def test_spark_connect_with_a_client_that_lacks_the_package(queues: Queues, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    with ConnectServer.running(tmp_path_factory.mktemp("connect")) as running:
+        yield running
+
+
+def test_spark_connect_with_a_client_that_lacks_the_package(
+    server: ConnectServer, queues: Queues, tmp_path: Path
+) -> None:
     client = str(python_without_the_package(tmp_path))
-    environment = queues.environment(tmp_path)  # the server's workers have the package
+    environment = queues.environment(tmp_path) | {"SPARK_REMOTE": server.url}
     environment.pop("PYTHONPATH", None)
     probe = run(client, "-c", "import pyspark, amqp_spark", env=environment, directory=tmp_path)
     assert "No module named 'amqp_spark'" in probe.stderr  # or the test would not prove the second line of the example
@@ -52,7 +61,7 @@ def test_a_wheel_for_py_files(queues: Queues, tmp_path: Path) -> None:
     assert queues.depth("ticks") == 0
 
 
-def test_a_pipeline(queues: Queues, tmp_path: Path) -> None:
+def test_a_pipeline(server: ConnectServer, queues: Queues, tmp_path: Path) -> None:
     specification = tmp_path / "pipeline" / "spark-pipeline.yml"
     shutil.copytree(EXAMPLES / "pipeline", specification.parent)
     text = specification.read_text(encoding="utf-8")
@@ -60,11 +69,18 @@ def test_a_pipeline(queues: Queues, tmp_path: Path) -> None:
     text = text.replace(storage, f"storage: {(tmp_path / 'storage').as_uri()}")
     specification.write_text(text, encoding="utf-8")
     succeeds(
-        "spark-pipelines", "run", "--spec", str(specification), env=queues.environment(tmp_path), directory=tmp_path
+        "spark-pipelines",
+        "--remote",
+        server.url,
+        "run",
+        "--spec",
+        str(specification),
+        env=queues.environment(tmp_path),
+        directory=tmp_path,
     )
     assert queues.depth("ticks") == 0
     assert queues.bodies("large") == queues.large
-    tables = tmp_path / "spark-warehouse"
+    tables = server.directory / "spark-warehouse"
     assert len(pq.read_table(tables / "ticks", columns=["message_id"])) == COUNT
     volumes = pq.read_table(tables / "volumes").to_pylist()
     assert sum(row["volume"] for row in volumes) == sum(tick.qty for tick in queues.sent)
