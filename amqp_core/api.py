@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from amqp_core.transfer_ledger import Counted, Rejected, Transfers
 
@@ -58,6 +58,8 @@ class Capabilities:
         rejections: a consumer can reject a message for good: to the alternate or dead-letter exchange, or dropped.
         logs: a queue may be a log: a subscription has the argument ``x-stream-offset``, and removes nothing.
         expiration_is_absolute: the expiration of a message is a time in milliseconds since 1970, not a duration.
+        checks_rights_first: the broker is known to look at the rights of a login before it looks at the arguments of a
+            request: one that it refuses in any case shows whether the login has the right, and changes nothing.
     """
 
     credit: bool = True
@@ -83,6 +85,7 @@ class Capabilities:
     rejections: bool = True
     logs: bool = False
     expiration_is_absolute: bool = False
+    checks_rights_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,31 @@ class QueueInfo(Protocol):
     @property
     def subscriber_count(self) -> int | None:
         """Number of consumers of the queue."""
+
+
+@runtime_checkable
+class DescribedQueue(QueueInfo, Protocol):
+    """The answer about a queue of a protocol that tells more than counts (0-10 section queue.query)."""
+
+    @property
+    def durable(self) -> bool:
+        """Whether it survives a restart of the broker."""
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether only the session that declared it may use it."""
+
+    @property
+    def auto_delete(self) -> bool:
+        """Whether it is deleted when it is no longer used."""
+
+    @property
+    def alternate_exchange(self) -> str | None:
+        """Exchange of its rejected messages."""
+
+    @property
+    def arguments(self) -> dict[str, object] | None:
+        """The arguments of its declaration."""
 
 
 class Subscription(Protocol):
@@ -385,6 +413,31 @@ class Client(Protocol):
     @property
     def peer(self) -> str:
         """``host:port`` of the broker."""
+
+    @property
+    def server_properties(self) -> Mapping[str, object]:
+        """The broker's properties from connection.start, such as ``product`` and ``version``."""
+
+    @property
+    def mechanism(self) -> str:
+        """The SASL mechanism of the login."""
+
+    @property
+    def max_frame_size(self) -> int:
+        """Bytes of the largest frame, as agreed with the broker."""
+
+    def may_read(self, queue: str) -> bool:
+        """Whether the login has the right to consume from a queue.
+
+        It asks for a consumer that the broker refuses in any case, so nothing is consumed. Only where
+        :attr:`Capabilities.checks_rights_first` holds. With 0-10 the client has ended afterwards.
+        """
+
+    def may_write(self, exchange: str) -> bool:
+        """Whether the login has the right to publish to an exchange.
+
+        It sends a message that the broker refuses in any case, so nothing is published. Otherwise as :meth:`may_read`.
+        """
 
     def query_queue(self, queue: str) -> QueueInfo | None:
         """Query a queue; ``None`` if it does not exist."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 class _Connection(Protocol):
     peer_properties: dict[str, object]
+    mechanism: str
+    max_frame_size: int
 
     @property
     def heartbeat_s(self) -> int: ...
@@ -65,6 +67,16 @@ class BaseClient(Generic[DriverT]):
     def server_properties(self) -> dict[str, object]:
         """The broker's properties from connection.start."""
         return self._driver.connection.peer_properties
+
+    @property
+    def mechanism(self) -> str:
+        """The SASL mechanism of the login."""
+        return self._driver.connection.mechanism
+
+    @property
+    def max_frame_size(self) -> int:
+        """Bytes of the largest frame, as agreed with the broker (connection.tune-ok)."""
+        return self._driver.connection.max_frame_size
 
     @property
     def under_way_bytes(self) -> int:

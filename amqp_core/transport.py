@@ -22,7 +22,7 @@ from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import ConnectionFailed, ConnectionLost, TlsError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from amqp_core.address import ConnectOptions
 
@@ -57,6 +57,28 @@ def tls_context(options: ConnectOptions) -> ssl.SSLContext:
         files = ", ".join(path if is_utf8(path) else ascii(path) for path in given)
         raise TlsError(CoreCondition.TLS_FILES_UNUSABLE(files=files, reason=error)) from error
     return context
+
+
+def lenient_context(options: ConnectOptions) -> ssl.SSLContext:
+    """Build a TLS context that takes every certificate, to look at it: send nothing secret over such a connection.
+
+    Raises:
+        TlsError: a file of certificates, or the key, cannot be read or used.
+    """
+    context = tls_context(options)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def resolve(host: str, port: int, *, timeout: float) -> list[str]:
+    """Return the addresses of a host, in the order of the resolver, within ``timeout`` seconds.
+
+    Raises:
+        ConnectionFailed: as :meth:`Transport.connect`.
+    """
+    with _dialling_explained(format_address(host, port), timeout):
+        return list(dict.fromkeys(str(found[4][0]) for found in _resolve(host, port, monotonic() + timeout)))
 
 
 class Transport:
@@ -104,18 +126,8 @@ class Transport:
             except ValueError as error:  # checked before there is a socket, which the error would leave open
                 reason = f"{host!r} cannot be the name in a certificate: {error}"
                 raise _tls_error(where, reason, "Connect by the name in the certificate") from error
-        try:
+        with _dialling_explained(where, timeout):
             sock = _dial(host, port, deadline)
-        except _NotResolved:
-            raise _failed(where, f"the host name was not resolved within {timeout:g} s") from None
-        except TimeoutError as error:
-            raise _failed(where, f"no answer within {timeout:g} s") from error
-        except socket.gaierror as error:
-            raise _failed(where, f"the host name cannot be resolved: {error.strerror}") from error
-        except OSError as error:
-            raise _failed(where, error.strerror or error) from error
-        except (ValueError, OverflowError) as error:  # UnicodeError is a ValueError
-            raise _failed(where, f"this is not an address: {error}") from error
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -139,6 +151,16 @@ class Transport:
         except OSError:
             return False
         return str(address[0]).startswith("127.") or address[0] in ("::1", "::ffff:127.0.0.1")
+
+    @property
+    def certificate(self) -> bytes | None:
+        """The certificate of the peer, in DER; ``None`` without TLS."""
+        return self._sock.getpeercert(binary_form=True) if isinstance(self._sock, ssl.SSLSocket) else None
+
+    @property
+    def tls_version(self) -> str | None:
+        """The version of TLS, such as ``TLSv1.3``; ``None`` without TLS."""
+        return self._sock.version() if isinstance(self._sock, ssl.SSLSocket) else None
 
     def write(self, data: bytes | memoryview, *, bounded: bool = False) -> None:
         """Send ``data``, which must not change until then; buffer the part that the peer does not take yet.
@@ -253,6 +275,23 @@ class Transport:
         if isinstance(error, ssl.SSLError) and not self._has_read:
             return _explain_tls(error, self.peer, 0)
         return connection_lost(self.peer, f"it broke while {doing}: {error.strerror or error}")
+
+
+@contextlib.contextmanager
+def _dialling_explained(where: str, timeout: float) -> Iterator[None]:
+    """Turn what goes wrong before there is a connection into a ConnectionFailed."""
+    try:
+        yield
+    except _NotResolved:
+        raise _failed(where, f"the host name was not resolved within {timeout:g} s") from None
+    except TimeoutError as error:
+        raise _failed(where, f"no answer within {timeout:g} s") from error
+    except socket.gaierror as error:
+        raise _failed(where, f"the host name cannot be resolved: {error.strerror}") from error
+    except OSError as error:
+        raise _failed(where, error.strerror or error) from error
+    except (ValueError, OverflowError) as error:  # UnicodeError is a ValueError
+        raise _failed(where, f"this is not an address: {error}") from error
 
 
 def _dial(host: str, port: int, deadline: float) -> socket.socket:

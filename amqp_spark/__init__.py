@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
     from amqp_core.version import __version__
     from amqp_spark.data_source import AmqpDataSource
+    from amqp_spark.diagnosis.examination import doctor
     from amqp_spark.options import SourceOptions
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["AmqpDataSource", "__version__", "register", "validate"]
+__all__ = ["AmqpDataSource", "__version__", "doctor", "register", "validate"]
 
 
 def register(spark: SparkSession) -> None:
@@ -101,6 +102,8 @@ def _parse_ddl(text: str, options: Mapping[str, object]) -> StructType:
 
 
 def __getattr__(name: str) -> object:
+    if name == "doctor":
+        return importlib.import_module("amqp_spark.diagnosis.examination").doctor
     if name == "AmqpDataSource":
         return importlib.import_module("amqp_spark.data_source").AmqpDataSource
     if name == "__version__":

@@ -528,6 +528,9 @@ class SparkCondition(Condition):
     JAVA_MISSING = (
         "Spark needs Java {needed} or newer, and {found}.",
         "Install it with {command}, or set JAVA_HOME to the directory of one.")
+    JAVA_LIBRARY_UNFIT = (
+        "A library of Java that Spark has loaded does not fit Spark {spark}: {reason}.",
+        "Give --packages or --jars the release of it that is made for this Spark.")
     COMMAND_LINE_INVALID = "The command line cannot be used: {problem}.", "{remedy}."
     FILE_NOT_READABLE = "Option {option!r}: {path!r} cannot be read: {reason}.", "Correct the path or its permissions."
     FILE_NOT_WRITABLE = (

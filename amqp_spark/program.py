@@ -56,6 +56,12 @@ COMMANDS: Final = (
     Command("bridge", _MOVE, "amqp_spark.commands.bridge", "move messages to an exchange of another broker"),
     Command("drain", _MOVE, "amqp_spark.commands.drain", "empty queues into files, and report their contents"),
     Command("transactions", _INSPECT, "amqp_spark.transactions.__main__", "show and repair the state of exactly-once"),
+    Command(
+        "doctor",
+        _INSPECT,
+        "amqp_spark.diagnosis.command",
+        "say what works with a broker, a login and Spark, and what to do",
+    ),
     Command("broker", _TRY, "amqp_spark.commands.broker", "run the embedded broker, or keep its users"),
     Command("demo", _TRY, "amqp_spark.demo.__main__", "stream sample messages through the embedded broker and Spark"),
 )

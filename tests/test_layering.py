@@ -91,11 +91,11 @@ def test_nothing_that_is_installed_needs_the_tests_or_the_generator(package: str
     files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*.py"))
     assert files
     for name in files:
-        assert not uses(imports_of(name), {"tests", "specs", "jobs"}), name
+        assert not uses(imports_of(name), {"tests", "specs", "jobs", "examples"}), name
 
 
 @pytest.mark.parametrize("apart", ["amqp_core.v0_10.file_stream", "amqp_core.v0_9.unserved"])
-@pytest.mark.parametrize("package", ["amqp_core", "amqp_spark", "pyspark_amqp", "jobs"])
+@pytest.mark.parametrize("package", ["amqp_core", "amqp_spark", "pyspark_amqp", "jobs", "examples"])
 def test_nothing_in_production_has_the_classes_that_no_broker_serves(package: str, apart: str) -> None:
     """The contract of import-linter does not see jobs, the packages around the code, and imports for types alone."""
     folder = ROOT / apart.replace(".", "/")

@@ -24,7 +24,7 @@ from amqp_core.failover import connect_any
 from amqp_core.publisher_window import Window
 from amqp_core.sequence_numbers import unwrap_ranges, wire_ranges
 from amqp_core.transport import tls_context
-from amqp_core.v0_10 import spec
+from amqp_core.v0_10 import rights, spec
 from amqp_core.v0_10._codec import encode_command, encode_header
 from amqp_core.v0_10.driver import CHANNEL, Driver
 from amqp_core.v0_10.framing import BODY, COMMAND, HEADER, TRACK_COMMAND, encode_assembly
@@ -137,6 +137,7 @@ class Client(BaseClient[Driver]):
             rejects_unroutable="broker-j" in product or product == EMBEDDED_PRODUCT,
             lists_branches_in_one_frame=self.is_qpidd,
             zero_timeout_is_none=not self.is_qpidd,
+            checks_rights_first=product == EMBEDDED_PRODUCT,
         )
 
     def service(self) -> None:
@@ -344,6 +345,31 @@ class Client(BaseClient[Driver]):
             ConnectionLost, SessionDetached, CommandFailed: the connection or session has ended.
         """
         return RouteQueries(self._driver, targets)
+
+    def may_read(self, queue: str) -> bool:
+        """Whether the login has the right to consume from a queue, on a broker that checks rights first.
+
+        It asks for a consumer that the broker refuses in any case, so nothing is consumed. The client has
+        ended afterwards.
+
+        Raises:
+            UsageError: the broker is not known to do so (:attr:`Capabilities.checks_rights_first`); nothing was sent.
+            NotFound: no such queue.
+        """
+        self._check_rights_first()
+        return rights.may_read(self._driver, queue)
+
+    def may_write(self, exchange: str) -> bool:
+        """Whether the login has the right to publish to an exchange, on a broker that checks rights first.
+
+        It sends a message that the broker refuses in any case, so nothing is published. The client has
+        ended afterwards.
+
+        Raises:
+            UsageError, NotFound: as :meth:`may_read`.
+        """
+        self._check_rights_first()
+        return rights.may_write(self._publisher, exchange)
 
     def subscribe(
         self,
@@ -633,6 +659,13 @@ class Client(BaseClient[Driver]):
         before.retire()
         self._publisher = publisher
         return publisher
+
+    def _check_rights_first(self) -> None:
+        if not self.capabilities.checks_rights_first:
+            what, why = "To ask for a right without using it", "the broker may look at arguments first"
+            raise UsageError(
+                CoreCondition.NOT_SUPPORTED(what=what, protocol=self.protocol, reason=why, action="Leave it out")
+            )
 
     def _command(self, command: spec.Command) -> None:
         self._publisher.receive(command)

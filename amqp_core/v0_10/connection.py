@@ -128,7 +128,7 @@ class Connection:
         self._authenticate = authenticate
         self._client_properties = client_properties or {}
         self._mechanisms = list(mechanisms)
-        self._mechanism = ""
+        self.mechanism = ""
         self._server_properties = server_properties or {}
         self._has_virtual_host = has_virtual_host
         self._forbids_virtual_host = forbids_virtual_host
@@ -378,7 +378,7 @@ class Connection:
         code, text = control.reply_code or 0, control.reply_text or ""
         said = given(text)
         if self.role is Role.CLIENT and not self._logged_in and self.state in (State.SECURE_OR_TUNE, State.START):
-            return AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self._mechanism, reason=f"{code} {said}"))
+            return AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self.mechanism, reason=f"{code} {said}"))
         # 402 invalid-path: Broker-J for an unknown virtual host; 530 and 403 where the login may not use it
         if self.role is Role.CLIENT and self.state is State.OPEN_OK and code != 320:
             return VirtualHostRefused(CoreCondition.VIRTUAL_HOST_REFUSED(vhost=self.virtual_host, code=code, text=said))
@@ -389,7 +389,7 @@ class Connection:
             code = 320 if isinstance(error, AuthenticationFailed) else 501
             text = type(error).__name__
             if code == 320 and self.role is Role.SERVER:
-                text = cut_short(f"the login with {given(self._mechanism)} was refused")
+                text = cut_short(f"the login with {given(self.mechanism)} was refused")
             self._control(spec.ConnectionClose(reply_code=code, reply_text=text))
         self.state = State.CLOSED
         self._tail = b""
@@ -409,12 +409,12 @@ class Connection:
             reason = "a connection in the client role needs a login"
             raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=reason))
         mechanisms = [str(name) for name in control.mechanisms or []]
-        self._mechanism, response = self._login.choose(mechanisms)
+        self.mechanism, response = self._login.choose(mechanisms)
         locales = [str(locale) for locale in control.locales or []]
         self._control(
             spec.ConnectionStartOk(
                 client_properties=self._client_properties,
-                mechanism=self._mechanism,
+                mechanism=self.mechanism,
                 response=response,
                 locale=locales[0] if locales and "en_US" not in locales else "en_US",
             )
@@ -466,14 +466,14 @@ class Connection:
 
     def _on_start_ok(self, control: spec.ConnectionStartOk) -> None:
         self.peer_properties = control.client_properties or {}
-        self._mechanism = control.mechanism or ""
+        self.mechanism = control.mechanism or ""
         self._continue_login(control.response)
 
     def _on_secure_ok(self, control: spec.ConnectionSecureOk) -> None:
         self._continue_login(control.response)
 
     def _continue_login(self, response: bytes | None) -> None:
-        challenge = self._authenticate(self._mechanism, response) if self._authenticate else None
+        challenge = self._authenticate(self.mechanism, response) if self._authenticate else None
         if challenge is State.CHECKING:
             self.state = State.CHECKING
         elif challenge is not None:

@@ -6,12 +6,12 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from amqp_core.api import Capabilities
+from amqp_core.api import EMBEDDED_PRODUCT, Capabilities
 from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import AmqpError, ProtocolError, UndecodableMessage, UsageError
 from amqp_core.failover import connect_any
 from amqp_core.transport import tls_context
-from amqp_core.v0_9 import spec
+from amqp_core.v0_9 import rights, spec
 from amqp_core.v0_9.connection import CONSUMING, HEADERS
 from amqp_core.v0_9.driver import ASKING, Driver
 from amqp_core.v0_9.fetcher import Fetcher
@@ -128,6 +128,7 @@ class Client(PublishingClient):
             rejections=not is_brokerj,
             logs=is_rabbitmq,
             expiration_is_absolute=is_brokerj,
+            checks_rights_first=is_rabbitmq or product == EMBEDDED_PRODUCT,
         )
 
     def update_secret(self, secret: str, reason: str = "") -> None:
@@ -152,6 +153,29 @@ class Client(PublishingClient):
             raise not_supported(f"A query about the binding {binding_key!r} of exchange {exchange!r}", self.protocol)
         method = spec.ExchangeBound(exchange=exchange, routing_key=binding_key)
         return self._driver.call(ASKING, method, spec.ExchangeBoundOk).reply_code == 0
+
+    def may_read(self, queue: str) -> bool:
+        """Whether the login has the right to consume from a queue, on a broker that checks rights first.
+
+        It asks for a consumer that the broker refuses in any case, so nothing is consumed.
+
+        Raises:
+            UsageError: the broker is not known to do so (:attr:`Capabilities.checks_rights_first`); nothing was sent.
+            NotFound: no such queue.
+        """
+        self._check_rights_first()
+        return rights.may_read(self._driver, queue)
+
+    def may_write(self, exchange: str) -> bool:
+        """Whether the login has the right to publish to an exchange, on a broker that checks rights first.
+
+        It sends a message that the broker refuses in any case, so nothing is published.
+
+        Raises:
+            UsageError, NotFound: as :meth:`may_read`.
+        """
+        self._check_rights_first()
+        return rights.may_write(self._driver, exchange)
 
     def subscribe(
         self,
@@ -376,6 +400,10 @@ class Client(PublishingClient):
                 driver.expect_silence(silence_timeout_s)
         if sync:
             self.sync(silence_timeout_s=silence_timeout_s)
+
+    def _check_rights_first(self) -> None:
+        if not self.capabilities.checks_rights_first:
+            raise not_supported("To ask for a right without using it", self.protocol)
 
     def _forget(self, tag: str) -> None:
         self._subscriptions.pop(tag, None)

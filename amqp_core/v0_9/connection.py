@@ -154,7 +154,7 @@ class Connection:
         self._authenticate = authenticate
         self._client_properties = client_properties or {}
         self._mechanisms = list(mechanisms)
-        self._mechanism = ""
+        self.mechanism = ""
         self._server_properties = server_properties or {}
         self._has_virtual_host = has_virtual_host
         self._forbids_virtual_host = forbids_virtual_host
@@ -240,7 +240,7 @@ class Connection:
         if (state or self.state) is not State.SECURE_OR_TUNE or not silent:
             return None
         reason = "it closed the connection without a word, as this server does then"
-        return AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self._mechanism, reason=reason))
+        return AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self.mechanism, reason=reason))
 
     def tick(self, now: float, *, reading: bool = True) -> tuple[float | None, bool]:
         """Send a heartbeat if one is due; return the time of the next call, and whether the peer is silent.
@@ -431,7 +431,7 @@ class Connection:
         code, text = method.reply_code, method.reply_text
         if self.role is Role.CLIENT and self.state is State.SECURE_OR_TUNE and code != spec.ReplyCode.CONNECTION_FORCED:
             said = f"{code} {given(text)}"
-            return AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self._mechanism, reason=said))
+            return AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self.mechanism, reason=said))
         if self.role is Role.CLIENT and code == spec.ReplyCode.NOT_ALLOWED and _LIMIT_REACHED.search(text):
             return LimitReached(code, text)
         if self.role is Role.CLIENT and self.state is State.OPEN_OK and code in _ABOUT_VIRTUAL_HOST:
@@ -458,7 +458,7 @@ class Connection:
         if self.peer_capabilities.get(spec.Capability.AUTHENTICATION_FAILURE_CLOSE) is not True:
             return
         text = (
-            f"ACCESS_REFUSED - Login was refused using authentication mechanism {given(self._mechanism)}. "
+            f"ACCESS_REFUSED - Login was refused using authentication mechanism {given(self.mechanism)}. "
             "For details see the broker logfile."
         )
         self.send_method(0, spec.ConnectionClose(spec.ReplyCode.ACCESS_REFUSED, cut_short(text)))
@@ -472,7 +472,7 @@ class Connection:
             reason = "a connection in the client role needs a login"
             raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=reason))
         mechanisms = method.mechanisms.decode("utf-8", "replace").split()
-        self._mechanism, response = self._login.choose(mechanisms)
+        self.mechanism, response = self._login.choose(mechanisms)
         if takes_long_logins(method.server_properties):
             self._sent_limit = _LONG_LOGIN
         locales = method.locales.decode("utf-8", "replace").split()
@@ -480,7 +480,7 @@ class Connection:
             0,
             spec.ConnectionStartOk(
                 client_properties=self._client_properties,
-                mechanism=self._mechanism,
+                mechanism=self.mechanism,
                 response=response or b"",
                 locale=locales[0] if locales and "en_US" not in locales else "en_US",
             ),
@@ -534,14 +534,14 @@ class Connection:
 
     def _on_start_ok(self, method: spec.ConnectionStartOk) -> None:
         self.peer_properties = method.client_properties
-        self._mechanism = method.mechanism
+        self.mechanism = method.mechanism
         self._continue_login(method.response)
 
     def _on_secure_ok(self, method: spec.ConnectionSecureOk) -> None:
         self._continue_login(method.response)
 
     def _continue_login(self, response: bytes) -> None:
-        challenge = self._authenticate(self._mechanism, response) if self._authenticate else None
+        challenge = self._authenticate(self.mechanism, response) if self._authenticate else None
         if challenge is State.CHECKING:
             self.state = State.CHECKING
         elif challenge is not None:

@@ -22,6 +22,10 @@ EXIT_OPTIONS = 2
 EXIT_BROKER = 3
 
 _ERROR_LINE = re.compile(r"\b(amqp_(?:core|spark)(?:\.\w+)+)\.([A-Z]\w+): (.*)")
+# What the JVM throws when a class is not as another one was compiled against: some library is for another Spark.
+_LINKAGE_ERROR = re.compile(
+    r"\bjava\.lang\.((?:AbstractMethod|IncompatibleClassChange|NoClassDefFound|NoSuchField|NoSuchMethod)Error: .*)"
+)
 # Text that the JVM may append to an error.
 _NOT_OURS = (" ", "\t", "===", "Traceback", "The above exception", "During handling", "JVM stacktrace", "Caused by")
 
@@ -52,6 +56,10 @@ def explain(error: BaseException) -> tuple[str, int]:
     if found:
         match = found[-1]
         return _message(text, match), _code(_class(match[1], match[2]))
+    if (unfit := _LINKAGE_ERROR.search(text)) is not None:
+        from pyspark import __version__ as spark  # noqa: PLC0415 - slow, and there is a JVM only after it
+
+        return SparkCondition.JAVA_LIBRARY_UNFIT(spark=spark, reason=unfit[1].removesuffix(".")), EXIT_FAILED
     # The first line of an error that py4j passes on names only a Java object; the next has its class before the text.
     lines = [
         re.sub(r"^: [\w.$]+: ", "", line)

@@ -25,8 +25,11 @@ class JavaMissing(Exception):
     """Spark cannot be started here."""
 
 
-def require_java() -> None:
+def require_java() -> int:
     """Check the Java that Spark takes: that of ``JAVA_HOME`` if it is set, else the one on the PATH.
+
+    Returns:
+        Its version, such as 17.
 
     Raises:
         JavaMissing: there is none, or it is too old.
@@ -42,6 +45,7 @@ def require_java() -> None:
     major = int(found[2] or 0) if found[1] == "1" else int(found[1])  # "1.8.0" is Java 8
     if major < MIN_JAVA:
         raise _missing(f"{java} is Java {major}")
+    return major
 
 
 def _missing(found: str) -> JavaMissing:

@@ -108,6 +108,11 @@ def _text(absent: object) -> str:
     return "none" if absent is None else f"{absent:g}" if isinstance(absent, float) else str(absent)
 
 
+def is_sparks(key: str) -> bool:
+    """Whether a key, in lower case, is one that Spark itself or another part of a query adds to the options."""
+    return key in _SPARK_KEYS or key.startswith(("__", "spark."))
+
+
 class Given:
     """The given options (keys in any case, values as text or Python values), each checked against a table for a
     ``side``: ``source``, ``sink`` or ``connection``; ``problems`` collects the errors."""
@@ -135,7 +140,7 @@ class Given:
         given: dict[str, str] = {}
         for key, value in options.items():
             lowered = key.lower()
-            if value is None or lowered in _SPARK_KEYS or lowered.startswith(("__", "spark.")):
+            if value is None or is_sparks(lowered):
                 continue
             option = self._by_key.get(lowered)
             if option is None:

@@ -56,7 +56,7 @@ def connect(broker: BrokerJ, listener: Listener = "login", vhost: str = "default
 
 
 def mechanism_of(client: Client) -> str:
-    return client._driver.connection._mechanism
+    return client.mechanism
 
 
 LOGIN: dict[str, Any] = {"username": "guest", "password": SECRET}

@@ -117,7 +117,7 @@ def test_a_port_with_tls_and_one_without_are_named(rabbitmq_tls: RabbitMQNode, p
 
 def test_external_takes_the_common_name_of_the_certificate(rabbitmq_tls: RabbitMQNode, queue: str) -> None:
     with connect(rabbitmq_tls, rabbitmq_tls.tls.client) as client:
-        assert client._driver.connection._mechanism == "EXTERNAL"
+        assert client.mechanism == "EXTERNAL"
         put(client, queue, b"body", user_id="client")
         (message,) = client.subscribe(queue).take(timeout=30)
         assert (message.body, message.properties.user_id) == (b"body", "client")

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_core.api import Capabilities, Xid
+from amqp_core.api import EMBEDDED_PRODUCT, Capabilities, Xid
 from amqp_core.errors import (
     ProtocolError,
     TransactionFailed,
+    UsageError,
 )
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_header, encode_command, encode_header
@@ -329,6 +330,7 @@ def test_a_selector_is_given_so_that_the_broker_reads_it(properties: dict[str, o
             "qpid-cpp",
             Capabilities(counts_held_messages=False, lists_branches_in_one_frame=True, zero_timeout_is_none=False),
         ),
+        (EMBEDDED_PRODUCT, Capabilities(rejects_unroutable=True, checks_rights_first=True)),
         ("", Capabilities()),
         ("another", Capabilities()),
     ],
@@ -338,6 +340,15 @@ def test_what_is_known_of_a_broker(product: str, expected: Capabilities) -> None
     assert not Capabilities().rejects_unroutable
     with FakePeer(serve, server_properties={"product": product}) as server:
         assert server.connect().capabilities == expected
+
+
+def test_rights_are_not_asked_for_of_a_broker_that_may_look_at_arguments_first() -> None:
+    seen: list[spec.Command] = []
+    with recorded(seen, server_properties={"product": "another"}) as client:
+        for question in (client.may_read, client.may_write):
+            with pytest.raises(UsageError, match="without using it"):
+                question("x")
+    assert not [command for command in seen if isinstance(command, spec.MessageSubscribe | spec.MessageTransfer)]
 
 
 @pytest.mark.parametrize("accept", [True, False])

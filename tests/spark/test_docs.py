@@ -24,9 +24,14 @@ if TYPE_CHECKING:
     from tests.support.fixtures import Broker, Connect
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "examples" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 DEVELOPERS = [ROOT / "tests" / "README.md", ROOT / "tests" / "bench" / "README.md", ROOT / "specs" / "README.md"]
-CODE = ("amqp_core", "amqp_spark", "jobs", "specs", "tests")
+CODE = ("amqp_core", "amqp_spark", "examples", "jobs", "specs", "tests")
 CONDITIONS = {condition.title for condition in (*CoreCondition, *BrokerCondition, *SparkCondition)}
 VARIABLES = re.compile(r"AMQP_(TEST|FROM|TO)_\w*|AMQP_(URL|USERNAME|PASSWORD|NAME)")
 

@@ -10,6 +10,7 @@ import traceback
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 
 from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionFailed, NotFound, ResourceLocked, UsageError
@@ -190,6 +191,23 @@ def test_other_errors_are_failures_with_their_first_line() -> None:
     assert cli.explain(KeyError()) == ("KeyError", 1)
     java = "An error occurred while calling o1.start.\n: org.x.SomeException: [A_CLASS] the reason\n\tat org.x"
     assert cli.explain(RuntimeError(java)) == ("[A_CLASS] the reason", 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "An error occurred while calling o1.toTable.\n: java.lang.NoSuchMethodError: 'void org.x.Y.z()'\n\tat org.x",
+        "[STREAM_FAILED] Stopped.\nCaused by: java.lang.NoSuchMethodError: 'void org.x.Y.z()'\n\tat org.x",
+    ],
+)
+def test_a_library_for_another_spark_is_named_as_one(text: str) -> None:
+    said, code = cli.explain(RuntimeError(text))
+    assert said == (
+        f"[AMQP_JAVA_LIBRARY_UNFIT] A library of Java that Spark has loaded does not fit Spark {pyspark.__version__}: "
+        "NoSuchMethodError: 'void org.x.Y.z()'. "
+        "Give --packages or --jars the release of it that is made for this Spark."
+    )
+    assert code == 1
 
 
 class Query:

@@ -391,6 +391,24 @@ class FakeClient:
         return self.broker.heartbeat_s
 
     @property
+    def server_properties(self) -> dict[str, object]:
+        return {"product": "fake"}
+
+    @property
+    def mechanism(self) -> str:
+        return "PLAIN"
+
+    @property
+    def max_frame_size(self) -> int:
+        return 65535
+
+    def may_read(self, _queue: str) -> bool:
+        return True
+
+    def may_write(self, _exchange: str) -> bool:
+        return True
+
+    @property
     def capabilities(self) -> Capabilities:
         qpidd = self.broker.qpidd
         capabilities = Capabilities(

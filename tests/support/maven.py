@@ -124,3 +124,15 @@ def fetch_dependencies(pom: Path, into: Path) -> None:
         f"-DoutputDirectory={into}",
         "-DincludeScope=runtime",
     )
+
+
+def fetch_repository(pom: Path, into: Path) -> None:
+    """The same, in the layout of a Maven repository, without poms."""
+    run_maven(
+        f"{DEPENDENCY_PLUGIN}:copy-dependencies",
+        "-f",
+        str(pom),
+        f"-DoutputDirectory={into}",
+        "-DincludeScope=runtime",
+        "-Dmdep.useRepositoryLayout=true",
+    )

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
+from typing import TYPE_CHECKING
 
-from tests.support import brokerj, javapeer, rabbitmq_install
+from tests.support import brokerj, javapeer, rabbitmq_install, spark_packages
 from tests.support.choice import all_cases, in_ci
 from tests.support.maven import FetchFailed, cache_root
 from tests.support.peers_0_9 import java_peer
 from tests.support.prerequisites import PrerequisiteMissing
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 def main() -> int:
     """Fill the cache; return the exit code."""
-    for name, fetched, fetch in (
+    packages = [spark_packages.coordinates(name) for name in ("delta.sh", "iceberg.sh")] if all_cases() else []
+    needed: list[tuple[str, Callable[[], bool], Callable[[], object]]] = [
         (f"Broker-J {brokerj.VERSION}", brokerj.is_fetched, brokerj.distribution),
         ("the Java JMS client", javapeer.is_fetched, javapeer.jars),
         ("the Java client of RabbitMQ", java_peer.is_fetched, java_peer.jars),
-    ):
+        *(
+            (package, partial(spark_packages.is_fetched, package), partial(spark_packages.repository, package))
+            for package in packages
+        ),
+    ]
+    for name, fetched, fetch in needed:
         if not fetched():
             print(f"setup: fetching {name} into {cache_root()}", flush=True)
         try:

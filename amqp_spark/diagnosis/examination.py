@@ -1,0 +1,146 @@
+"""The examination, storey by storey; it goes on as far as the broker can be reached, and says where it ends."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from amqp_core.address import format_address
+from amqp_core.errors import AmqpError
+from amqp_spark.diagnosis import clock, connection, exchanges, guarantees, network, queues, rights, spark_side
+from amqp_spark.diagnosis.findings import Report, listed
+from amqp_spark.diagnosis.site import Site
+from amqp_spark.error_conditions import SparkCondition
+from amqp_spark.errors import OptionError
+from amqp_spark.options import CONNECTION, EXACTLY_ONCE, SINK, SOURCE, SinkOptions, SourceOptions
+from amqp_spark.options.connection import ConnectionSettings
+from amqp_spark.options.parsing import Given, is_sparks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import SparkSession
+
+_BASE: Final = frozenset(option.name.lower() for option in CONNECTION)
+_SOURCE: Final = frozenset(option.name.lower() for option in SOURCE)
+_SINK: Final = frozenset(option.name.lower() for option in SINK)
+_SHARED: Final = _SOURCE & _SINK
+"""Options that do not show whether a source or a sink is meant."""
+
+
+def doctor(options: Mapping[str, object]) -> Report:
+    """Find out what a broker, a login and this Spark can do together, and what is wrong; docs/doctor.md.
+
+    Nothing of the user's is touched: no message is read or published, nothing is bound. What the login may do is tried
+    on temporary exclusive queues, which end with their session.
+
+    Args:
+        options: of a source, of a sink, or of both, by name in any case. ``queue`` and ``exchange`` are looked at; with
+            ``deliveryGuarantee=exactly-once`` it is an error if the broker or the login cannot give it.
+
+    Returns:
+        The report: a notebook shows it as a table, ``print`` as text; ``frame()`` is a DataFrame of pandas, ``json()``
+        text for programs, ``exit_code`` that of the command.
+
+    Raises:
+        OptionError: with every problem of the options.
+    """
+    return examine(site_of(options), session=_active_session)
+
+
+def _active_session() -> SparkSession | None:
+    """The session of this process, if there is one: Spark is not started, and not imported for the question."""
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    return SparkSession.getActiveSession()
+
+
+def examine(site: Site, *, session: Callable[[], SparkSession | None]) -> Report:
+    """Examine a broker and a login, then the side of Spark.
+
+    Args:
+        site: what is examined.
+        session: returns the session to be examined, and starts it if that is asked for; ``None``: without one.
+    """
+    options = site.options
+    where = listed(format_address(*each) for each in options.hosts)
+    vhost = f"virtual host {options.virtual_host!r}" if options.virtual_host else "the default virtual host"
+    report = Report(f"{'amqps' if options.tls else 'amqp'}://{where}, {vhost}")
+    _examine_broker(report, site)
+    spark_side.examine(report, session)
+    return report
+
+
+def _examine_broker(report: Report, site: Site) -> None:
+    try:
+        if not network.examine(report, site.options):
+            if len(site.options.hosts) > 1:
+                advice = "Start one of the brokers, or correct the list"
+                report.fail(connection.SECTION, "connection", "no host of the list can be reached", advice)
+            report.skip(connection.SECTION, "login", "not tried, since no port is open")
+            return
+        capabilities = connection.examine(report, site)
+        if capabilities is None:
+            report.skip(guarantees.SECTION, "everything else", "not tried, since there is no connection")
+            return
+        clock.examine(report, site)
+        types = {queue: queues.examine(report, site, queue) for queue in site.queues}
+        for exchange in site.exchanges:
+            exchanges.examine(report, site, exchange)
+        found = rights.examine(report, site, capabilities)
+        known = {queue: kind for queue, kind in types.items() if kind is not None}
+        guarantees.examine(report, site, capabilities, found, known)
+    except AmqpError as error:
+        report.refused(connection.SECTION, "examination", error)
+
+
+def settings_of(options: Mapping[str, object]) -> ConnectionSettings:
+    """Check options of the connection, without I/O.
+
+    Raises:
+        OptionError: with all problems.
+    """
+    given = Given(CONNECTION, "connection", options)
+    if given.problems:
+        raise OptionError(given.problems)
+    return ConnectionSettings(**cast("dict[str, Any]", given.values))
+
+
+def site_of(options: Mapping[str, object]) -> Site:
+    """What the options of a source, of a sink, or of both name: all are checked.
+
+    Raises:
+        OptionError: with all problems.
+    """
+    sides: tuple[tuple[type[SourceOptions | SinkOptions], frozenset[str]], ...] = (
+        (SourceOptions, _SOURCE - _BASE),
+        (SinkOptions, _SINK - _BASE),
+    )
+    connection = {key: value for key, value in options.items() if key.lower() in _BASE}
+    settings = settings_of(connection)
+    given = {key.lower() for key, value in options.items() if value is not None and not is_sparks(key.lower())} - _BASE
+    problems = [
+        SparkCondition.OPTION_UNKNOWN(option=key, side="source and sink", remedy="Remove it, or see docs/options.md")
+        for key in options
+        if key.lower() in given - _SOURCE - _SINK
+    ]
+    lowered = {key.lower(): value for key, value in options.items()}
+    for kind, names in sides:
+        if given & names - _SHARED:
+            own = {key: value for key, value in options.items() if key.lower() in names | _BASE}
+            try:
+                kind.parse(own)
+            except OptionError as error:
+                problems += [each for each in error.problems if each not in problems]
+    if problems:
+        raise OptionError(problems)
+    queues = tuple(part.strip() for part in str(lowered.get("queue") or "").split(",") if part.strip())
+    exchange = lowered.get("exchange")
+    return Site(
+        settings.connect_options(),
+        queues=queues,
+        exchanges=(str(exchange or ""),) if given & {"exchange", "routingkey"} else (),
+        exactly_once=str(lowered.get("deliveryguarantee") or "").lower() == EXACTLY_ONCE,
+    )

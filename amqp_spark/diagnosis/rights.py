@@ -1,0 +1,206 @@
+"""What the login may do: tried on temporary queues of one session, which end with it.
+
+Whether it may use the user's own queues and exchanges is found out without their use, where the broker allows that (see
+:attr:`amqp_core.api.Capabilities.checks_rights_first`); elsewhere it is not tried, and the report says so.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.api import Xid
+from amqp_core.errors import AmqpError, ConnectionFailed, NotFound
+from amqp_spark.cli.errors import EXIT_BROKER
+from amqp_spark.diagnosis import exchanges, queues
+from amqp_spark.diagnosis.findings import Status, told
+from amqp_spark.diagnosis.site import temporary_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from amqp_core.api import Capabilities, Client
+    from amqp_spark.diagnosis.findings import Report
+    from amqp_spark.diagnosis.site import Site
+
+SECTION: Final = "rights"
+_FORMAT: Final = 0x444F43
+"""Format number of the xids of the doctor."""
+_NOT_TRIED: Final = "not tried: this broker may look at other things first, so only use would show it"
+
+
+_NO_QUEUE: Final = "not tried: there is no temporary queue"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Something that is tried. Immutable: any thread may use it.
+
+    Attributes:
+        name: of the finding.
+        run: does it.
+        value: what was done, if it works.
+        purpose: what needs it.
+    """
+
+    name: str
+    run: Callable[[Client], None]
+    value: str
+    purpose: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What was found: ``None``: not tried. Immutable: any thread may use it."""
+
+    declare: bool | None = None
+    local_transactions: bool | None = None
+    distributed_transactions: bool | None = None
+    read: bool | None = None
+    """Of all queues of the user."""
+    write: bool | None = None
+    """To all exchanges of the user."""
+
+
+def examine(report: Report, site: Site, capabilities: Capabilities) -> Rights:
+    """Try what the connector does, each with a client of its own, since a refusal may end the client."""
+    declare = _try(report, site, _DECLARE)
+    for attempt in (_WRITE, _READ):
+        if declare:
+            _try(report, site, attempt)
+        else:
+            report.skip(SECTION, attempt.name, _NO_QUEUE)
+    local = distributed = None
+    if not capabilities.local_transactions:
+        report.skip(SECTION, _LOCAL.name, "this broker does not keep them whole: not used, not tried")
+    elif declare:
+        local = _try(report, site, _LOCAL)
+    else:
+        report.skip(SECTION, _LOCAL.name, _NO_QUEUE)
+    if not capabilities.distributed_transactions:
+        report.skip(SECTION, _DISTRIBUTED.name, "the protocol has none")
+    elif declare:
+        distributed = _try(report, site, _DISTRIBUTED)
+    else:
+        report.skip(SECTION, _DISTRIBUTED.name, _NO_QUEUE)
+    return Rights(declare, local, distributed, *_examine_own(report, site))
+
+
+def _try(report: Report, site: Site, attempt: Attempt) -> bool | None:
+    """Report whether something works; ``None`` if the connection failed, so that it is not known."""
+    name, purpose = attempt.name, attempt.purpose
+    try:
+        with site.connect() as client:
+            attempt.run(client)
+    except ConnectionFailed as error:
+        report.refused(SECTION, name, error)
+        return None
+    except AmqpError as error:
+        problem, remedy = told(error)
+        status = Status.ERROR if site.exactly_once else Status.WARNING
+        report.add(
+            SECTION, name, status, problem, f"{remedy}: needed for {purpose}" if remedy else f"Needed for {purpose}"
+        )
+        return False
+    report.ok(SECTION, name, f"yes: {attempt.value}")
+    return True
+
+
+def _declare(client: Client) -> None:
+    client.declare_lock(temporary_name())
+
+
+def _write(client: Client) -> None:
+    queue = temporary_name()
+    client.declare_lock(queue)
+    _publish(client, queue)
+
+
+def _publish(client: Client, queue: str) -> None:
+    client.publish_to_queue(queue, b"amqp-spark doctor", content_type="text/plain")
+    client.confirm()
+
+
+def _read(client: Client) -> None:
+    queue = temporary_name()
+    client.declare_lock(queue)
+    fetcher = client.fetcher(queue)
+    fetcher.grant(1)
+    fetcher.take_one(timeout=0.0)  # there is none: to ask needs the right
+    fetcher.cancel()
+
+
+def _commit(client: Client) -> None:
+    queue = temporary_name()
+    client.declare_lock(queue)
+    client.transactions.select()
+    _publish(client, queue)
+    client.transactions.commit()
+
+
+def _branch(client: Client) -> None:
+    """Begin a branch and roll it back: it is never prepared, so that nothing is left if the doctor is killed."""
+    queue, transactions = temporary_name(), client.transactions
+    client.declare_lock(queue)
+    transactions.dtx_select()
+    xid = Xid(_FORMAT, uuid.uuid4().bytes, b"doctor")
+    transactions.start(xid)
+    _publish(client, queue)
+    transactions.end(xid)
+    transactions.rollback_branch(xid)
+
+
+_DECLARE: Final = Attempt("declare", _declare, "a temporary queue", "exactly-once and declare=ifMissing")
+_WRITE: Final = Attempt(
+    "write", _write, "to a temporary queue, by the default exchange", "exactly-once and sinks that name no exchange"
+)
+_READ: Final = Attempt("read", _read, "from a temporary queue", "exactly-once and sources")
+_LOCAL: Final = Attempt("local transactions (tx)", _commit, "published and committed", "exactly-once")
+_DISTRIBUTED: Final = Attempt(
+    "distributed transactions (dtx)", _branch, "a branch begun and rolled back", "exactly-once"
+)
+
+
+def _examine_own(report: Report, site: Site) -> tuple[bool | None, bool | None]:
+    """The rights on the queues and exchanges of the user; return whether it may read all, and write to all."""
+    read = [_ask(report, site, queues.section(queue), "read", partial(_may_read, queue)) for queue in site.queues]
+    write = [
+        _ask(report, site, exchanges.section(exchange), "write", partial(_may_write, exchange))
+        for exchange in site.exchanges
+    ]
+    return _all(read), _all(write)
+
+
+def _all(found: Sequence[bool | None]) -> bool | None:
+    """Whether a right is there everywhere; ``None`` if that is not known."""
+    return False if False in found else None if None in found or not found else True
+
+
+def _may_read(queue: str, client: Client) -> bool:
+    return client.may_read(queue)
+
+
+def _may_write(exchange: str, client: Client) -> bool:
+    return client.may_write(exchange)
+
+
+def _ask(report: Report, site: Site, about: str, right: str, question: Callable[[Client], bool]) -> bool | None:
+    try:
+        with site.connect() as client:
+            if not client.capabilities.checks_rights_first:
+                report.skip(about, right, _NOT_TRIED)
+                return None
+            is_there = question(client)
+    except NotFound:
+        return None  # that it does not exist has been said
+    except AmqpError as error:
+        report.skip(about, right, f"not known: {told(error)[0]}")
+        return None
+    if is_there:
+        report.ok(about, right, "the login has the right")
+    else:
+        advice = f"Let the broker's administrator grant the login the right to {right}"
+        report.fail(about, right, "the login has no right", advice, exit_code=EXIT_BROKER)
+    return is_there

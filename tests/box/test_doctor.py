@@ -1,0 +1,489 @@
+"""The doctor on the embedded broker: what it says of each storey, and that it touches nothing of the user's."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+import trustme
+
+import amqp_spark
+from amqp_core import ConnectOptions, connect, parse_url
+from amqp_core.broker import Broker, running
+from amqp_core.broker.rights import Grants, Patterns
+from amqp_spark.demo.java import require_java
+from amqp_spark.diagnosis import findings, spark_side
+from amqp_spark.diagnosis.findings import Report
+from amqp_spark.errors import OptionError
+from tests.box.logins_support import PASSWORD, write_users
+from tests.support.doctor import Doctor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from amqp_core.api import Client
+    from amqp_core.v0_10.client import Client as Client010
+    from tests.box.conftest import Connect010
+
+PROTOCOLS = ("0-10", "0-9-1")
+
+
+@pytest.fixture
+def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    """The command; it does not start ``java -version``, which one test looks at."""
+    monkeypatch.setattr(spark_side, "require_java", lambda: 17)
+    return Doctor(monkeypatch, capsys)
+
+
+def at(port: int) -> str:
+    return f"amqp://127.0.0.1:{port}"
+
+
+# --- all is well
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_is_said_of_a_broker_that_works(
+    doctor: Doctor, amqp_broker: Broker, vhost: str, connect_0_10: Connect010, protocol: str
+) -> None:
+    connect_0_10().declare_queue("ticks", durable=True)
+    url = amqp_broker.url_of(vhost)
+    told = doctor(url, "--queue", "ticks", "--exchange", "amq.topic", "--option", f"protocol={protocol}")
+    assert told.code == 0
+    assert told.about("protocols")[1] == "AMQP 0-10, 0-9-1, 0-9"
+    assert "SCRAM-SHA-256, PLAIN" in told.about("mechanisms")[1]
+    assert told.value("connection", "login") == "SCRAM-SHA-256 as 'guest'"
+    assert f"amqp_core broker {amqp_spark.__version__}, AMQP {protocol}" in told.value("connection", "broker")
+    assert told.value("connection", "virtual host") == vhost
+    assert told.value("connection", "heartbeat") == "30 s"
+    assert "worst of 20" in told.value("connection", "round trip")
+    assert told.value("queue 'ticks'", "exists").startswith("yes, 0 messages")
+    assert told.status("queue 'ticks'", "read") == told.status("exchange 'amq.topic'", "write") == "ok"
+    assert {told.status("rights", name) for name in ("declare", "write", "read")} == {"ok"}
+    if protocol == "0-10":
+        assert told.value("queue 'ticks'", "type") == "standard, durable"
+        assert told.value("exchange 'amq.topic'", "exists") == "yes, type topic"
+        assert told.status("guarantees", "source, exactly-once") == "ok"
+        assert told.status("guarantees", "sink, exactly-once") == "ok"
+    else:
+        assert "differs by less than" in told.value("connection", "clock")
+        assert told.status("guarantees", "sink, exactly-once") == "skipped"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_nothing_of_the_users_is_touched(
+    doctor: Doctor, amqp_broker: Broker, vhost: str, connect_0_10: Connect010, protocol: str
+) -> None:
+    """A queue that would get everything published to its exchange, and lose everything read from it."""
+    client = connect_0_10()
+    client.declare_queue("mine", auto_delete=True)  # the end of a consumer would delete it
+    client.declare_exchange("fan", "fanout")
+    client.bind("mine", "fan", "")
+    for body in (b"first", b"second"):
+        client.publish_to_queue("mine", body, content_type="text/plain")
+    client.confirm()
+    exchange = client.query_exchange("fan")
+    arguments = ("--queue", "mine", "--exchange", "fan", "--exactly-once", "--option", f"protocol={protocol}")
+    doctor(amqp_broker.url_of(vhost), *arguments)
+    host = amqp_broker._server.hosts[vhost]
+    assert list(host.queues) == ["mine"], "temporary queues are gone"
+    assert client.query_exchange("fan") == exchange
+    assert not client.bound("fan", queue="mine").queue_not_matched
+    messages = taken(client, "mine", 2)
+    assert [message.body for message in messages] == [b"first", b"second"]
+    assert not any(message.delivery.redelivered for message in messages)
+    assert not client.transactions.recover()
+
+
+def taken(client: Client010, queue: str, count: int) -> list[Any]:
+    info = client.query_queue(queue)
+    assert info is not None
+    assert (info.message_count, info.subscriber_count) == (count, 0)
+    fetcher = client.fetcher(queue)
+    fetcher.grant(count)
+    return [fetcher.take_one(timeout=60.0) for _ in range(count)]
+
+
+def test_what_may_surprise_about_a_queue(
+    doctor: Doctor, amqp_broker: Broker, vhost: str, connect_0_10: Connect010
+) -> None:
+    arguments: dict[str, object] = {
+        "x-max-length": 5,
+        "x-message-ttl": 60_000,
+        "x-dead-letter-exchange": "amq.direct",
+        "x-delivery-limit": 3,
+    }
+    client = connect_0_10()
+    client.declare_queue("small", arguments=arguments)
+    client.subscribe("small")
+    told = doctor(amqp_broker.url_of(vhost), "--queue", "small")
+    assert told.code == 0
+    about = "queue 'small'"
+    assert told.status(about, "exists") == told.status(about, "type") == "warning"
+    assert "1 consumer" in told.value(about, "exists")
+    assert "not durable" in told.value(about, "type")
+    assert told.found[about, "limits"][:2] == ("warning", "x-max-length=5")
+    assert told.found[about, "time to live"][:2] == ("warning", "x-message-ttl=60000")
+    assert told.found[about, "delivery limit"][:2] == ("warning", "x-delivery-limit=3")
+    assert told.found[about, "dead letters"][:2] == ("ok", "x-dead-letter-exchange=amq.direct")
+
+
+# --- the way to the broker
+
+
+def test_a_name_that_is_not_resolved(doctor: Doctor) -> None:
+    told = doctor("amqp://no-such-host.invalid", "--option", "connectTimeout=2")
+    assert told.code == 3
+    assert told.status("no-such-host.invalid:5672", "name") == "error"
+    assert "resolved" in told.value("no-such-host.invalid:5672", "name")
+    assert told.status("connection", "login") == "skipped"
+    assert told.status("Spark", "driver") == "ok"
+
+
+def test_a_port_without_a_listener(doctor: Doctor, free_port: int) -> None:
+    told = doctor(at(free_port))
+    assert told.code == 3
+    assert told.about("name")[0] == "ok"
+    assert told.about("port")[0] == "error"
+    assert "refused" in told.about("port")[1]
+
+
+def test_one_of_two_hosts_is_enough(doctor: Doctor, amqp_broker: Broker, free_port: int) -> None:
+    told = doctor(f"amqp://127.0.0.1:{free_port},127.0.0.1:{amqp_broker.port}")
+    assert told.code == 0
+    assert told.status(f"127.0.0.1:{free_port}", "port") == "warning"
+    assert told.status("connection", "login") == "ok"
+
+
+def test_none_of_two_hosts(doctor: Doctor, free_port: int) -> None:
+    told = doctor(f"amqp://127.0.0.1:{free_port},localhost:{free_port}")
+    assert told.code == 3
+    assert told.value("connection", "connection") == "no host of the list can be reached"
+
+
+@contextmanager
+def answering(data: bytes) -> Iterator[int]:
+    """A port that answers each connection with the same bytes as soon as it hears something, and closes it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with closing(connection):
+                    if connection.recv(8):
+                        connection.sendall(data)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "value", "advice"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP", "Give the port for AMQP"),
+        (b"AMQP\x03\x01\x00\x00", "AMQP 1.0 with SASL", "Give the port for AMQP"),
+        (b"\x15\x03\x01\x00\x02\x02\x28", "TLS", "Write amqps://"),
+    ],
+)
+def test_a_port_that_speaks_something_else(doctor: Doctor, answer: bytes, value: str, advice: str) -> None:
+    with answering(answer) as port:
+        told = doctor(at(port))
+    assert told.code == 3
+    status, said, what_to_do = told.about("protocols")
+    assert status == "error"
+    assert value in said
+    assert advice in what_to_do
+    assert told.status("connection", "connection") == "error"
+
+
+def test_a_protocol_that_the_broker_does_not_speak(doctor: Doctor) -> None:
+    with answering(b"AMQP\x01\x01\x00\x0a") as port:
+        told = doctor(at(port), "--option", "protocol=0-9-1")
+    assert told.code == 3
+    assert told.about("protocols")[0] == "error"
+
+
+# --- TLS
+
+
+def certificate(authority: trustme.CA, directory: Path, name: str, **times: Any) -> dict[str, Any]:
+    made = authority.issue_cert(name, **times)
+    cert, key = directory / "server.pem", directory / "server.key"
+    cert.write_bytes(b"".join(blob.bytes() for blob in made.cert_chain_pems))
+    made.private_key_pem.write_to_path(key)
+    return {"tls_cert": cert, "tls_key": key}
+
+
+NOW = datetime.now(UTC)
+LONG_AGO, YESTERDAY, SOON = NOW - timedelta(days=90), NOW - timedelta(days=1), NOW + timedelta(days=5, hours=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "times", "trusted", "statuses", "code"),
+    [
+        ("127.0.0.1", {}, True, ("ok", "ok", "ok"), 0),
+        ("127.0.0.1", {"not_after": SOON}, True, ("warning", "ok", "ok"), 0),
+        ("other.example.org", {}, True, ("ok", "ok", "error"), 3),
+        ("127.0.0.1", {"not_before": LONG_AGO, "not_after": YESTERDAY}, True, ("error", "skipped", "skipped"), 3),
+        ("127.0.0.1", {}, False, ("ok", "error", "skipped"), 3),
+    ],
+    ids=["good", "ends-soon", "wrong-name", "expired", "unknown-authority"],
+)
+def test_certificates(
+    doctor: Doctor,
+    tmp_path: Path,
+    name: str,
+    times: dict[str, datetime],
+    trusted: bool,
+    statuses: tuple[str, str, str],
+    code: int,
+) -> None:
+    authority = trustme.CA()
+    known = tmp_path / "ca.pem"
+    (authority if trusted else trustme.CA()).cert_pem.write_to_path(known)
+    with running(**certificate(authority, tmp_path, name, **times)) as broker:
+        told = doctor(broker.url, "--option", f"tls.caFile={known}")
+    assert told.code == code
+    found = tuple(told.about(f"certificate {what}")[0] for what in ("ends", "chain", "name"))
+    assert found == statuses
+    assert told.about("TLS")[:2] == ("ok", "TLSv1.3")
+    assert told.about("protocols")[0] == "ok", "asked without a login, whatever the certificate is"
+    assert (("connection", "login") in told.found) == (code == 0)
+
+
+def test_a_name_that_is_not_verified(doctor: Doctor, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    options = (f"tls.caFile={tmp_path / 'ca.pem'}", "tls.verifyHostname=false")
+    with running(**certificate(authority, tmp_path, "other.example.org")) as broker:
+        told = doctor(broker.url, *(word for option in options for word in ("--option", option)))
+    assert told.code == 0
+    assert told.about("certificate name")[0] == "warning"
+
+
+def test_tls_on_a_port_without(doctor: Doctor, amqp_broker: Broker) -> None:
+    told = doctor(f"amqps://127.0.0.1:{amqp_broker.port}")
+    assert told.code == 3
+    assert told.about("TLS")[0] == "error"
+    assert "Use amqp://" in told.about("TLS")[2]
+
+
+# --- login and rights
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker with users: carol may do everything, reader may read ``ticks``, writer may publish to ``out``."""
+    grants = {
+        "carol": Grants(Patterns()),
+        "reader": Grants(Patterns("", "", "^ticks$")),
+        "writer": Grants(Patterns("", "^out$", "")),
+        "keeper": Grants(Patterns(r"^amqp-spark\.", ".*", ".*")),
+    }
+    users = write_users(tmp_path_factory.mktemp("users") / "users.json", grants)
+    with running(users=users) as broker, as_carol(broker) as client:
+        client.declare_queue("ticks", durable=True)
+        client.declare_queue("other", durable=True)
+        client.declare_exchange("out", "fanout")
+        yield broker
+
+
+def as_carol(broker: Broker) -> Client010:
+    hosts, virtual_host, _ = parse_url(broker.url)
+    options = ConnectOptions(
+        hosts=hosts, virtual_host=virtual_host, username="carol", password=PASSWORD, protocol="0-10"
+    )
+    client: Client = connect(options)
+    return client  # type: ignore[return-value]  # it speaks 0-10
+
+
+def test_a_refused_login_and_a_virtual_host_that_is_not_there(doctor: Doctor, guarded: Broker) -> None:
+    told = doctor(guarded.url, login=("carol", "wr0ng-pass"))
+    assert told.code == 3
+    assert told.about("protocols")[0] == told.about("mechanisms")[0] == "ok"
+    assert told.status("connection", "login") == "error"
+    assert "password" in told.advice("connection", "login")
+    told = doctor(guarded.url_of("nowhere"), login=("carol", PASSWORD))
+    assert told.code == 3
+    assert told.status("connection", "login") == "ok"
+    assert told.status("connection", "virtual host") == "error"
+
+
+PLAIN = ("--option", "saslMechanisms=PLAIN")
+"""The broker remembers a password that was right; of SCRAM each login costs its client what it costs to guess one."""
+
+
+def test_what_is_missing(doctor: Doctor, guarded: Broker) -> None:
+    told = doctor(guarded.url, "--queue", "absent", "--exchange", "absent", *PLAIN, login=("carol", PASSWORD))
+    assert told.code == 3
+    for about in ("queue 'absent'", "exchange 'absent'"):
+        assert told.status(about, "exists") == "error"
+        assert "virtual host /" in told.value(about, "exists")
+    assert list(guarded._server.hosts["/"].queues) == ["ticks", "other"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_login_that_may_only_read(doctor: Doctor, guarded: Broker, protocol: str) -> None:
+    option = (*PLAIN, "--option", f"protocol={protocol}")
+    told = doctor(guarded.url, "--queue", "ticks", *option, login=("reader", PASSWORD))
+    assert told.code == 0
+    assert told.status("queue 'ticks'", "read") == "ok"
+    assert told.status("rights", "declare") == "warning"
+    assert told.status("rights", "write") == "skipped"
+    assert told.status("guarantees", "source") == "ok"
+    assert told.status("guarantees", "source, exactly-once") == "skipped"
+    told = doctor(guarded.url, "--queue", "ticks", "--exactly-once", *option, login=("reader", PASSWORD))
+    assert told.code == 3
+    assert told.status("guarantees", "source, exactly-once") == "error"
+    told = doctor(guarded.url, "--queue", "other", *option, login=("reader", PASSWORD))
+    assert told.code == 3
+    assert told.status("queue 'other'", "read") == told.status("guarantees", "source") == "error"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_login_that_may_only_write(doctor: Doctor, guarded: Broker, protocol: str) -> None:
+    arguments = ("--exchange", "out", "--exchange", "amq.topic", *PLAIN, "--option", f"protocol={protocol}")
+    told = doctor(guarded.url, *arguments, login=("writer", PASSWORD))
+    assert told.code == 3
+    assert told.status("exchange 'out'", "write") == "ok"
+    assert told.status("exchange 'amq.topic'", "write") == "error"
+    assert told.status("guarantees", "sink") == "error"
+
+
+def test_the_least_rights_of_exactly_once_are_enough(doctor: Doctor, guarded: Broker) -> None:
+    told = doctor(guarded.url, "--queue", "ticks", "--exactly-once", *PLAIN, login=("keeper", PASSWORD))
+    assert told.code == 0
+    assert told.status("guarantees", "source, exactly-once") == "ok"
+
+
+def test_exactly_once_where_the_protocol_has_none(doctor: Doctor, amqp_broker: Broker) -> None:
+    told = doctor(amqp_broker.url, "--exactly-once", "--option", "protocol=0-9-1")
+    assert told.code == 2
+    assert told.status("guarantees", "source, exactly-once") == "error"
+    assert told.status("guarantees", "sink, exactly-once") == "error"
+
+
+def test_heartbeats_that_are_off(doctor: Doctor, amqp_broker: Broker) -> None:
+    assert doctor(amqp_broker.url, "--option", "heartbeat=0").status("connection", "heartbeat") == "warning"
+    told = doctor(amqp_broker.url, "--option", "heartbeat=0", "--exactly-once")
+    assert (told.code, told.status("connection", "heartbeat")) == (2, "error")
+
+
+# --- the command line and the function
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "AMQP_OPTION_REQUIRED"),
+        (("amqp://guest:s3cret@host",), "AMQP_URL_INVALID"),
+        (("amqp://host", "--option", "password=s3cret"), "shows the password"),
+        (("amqp://host", "--option", "heartbeat=x"), "'heartbeat' has the value 'x'"),
+        (("amqp://host", "--queue", ""), "--queue has a name that is empty"),
+        (("amqp://host", "--exchange", "x" * 256), "--exchange has a name"),
+        (("amqp://host", "--master", "local"), "Add --spark"),
+        (("amqps://host", "--option", "tls.caFile=/no/such"), "cannot be read"),
+    ],
+)
+def test_a_command_line_that_is_wrong(doctor: Doctor, arguments: tuple[str, ...], said: str) -> None:
+    code, out, err = doctor.run(*arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "s3cret" not in err
+
+
+def test_the_screen(doctor: Doctor, amqp_broker: Broker, vhost: str) -> None:
+    code, out, _ = doctor.run(amqp_broker.url_of(vhost), "--queue", "absent")
+    lines = out.splitlines()
+    assert code == 3
+    assert lines[0] == f"amqp://127.0.0.1:{amqp_broker.port}, virtual host '{vhost}'"
+    absent = lines.index("queue 'absent'")
+    assert lines[absent + 1].split() == ["✗", "exists", *f"no, not in virtual host {vhost}".split()]
+    assert lines[absent + 2].split()[0] == "→"
+    assert lines[-1].endswith("not tried or not offered")
+    assert len(lines) < 50
+
+
+def test_java(monkeypatch: pytest.MonkeyPatch, empty_path: Path) -> None:
+    report = Report("here")
+    spark_side.examine(report, lambda: None)
+    found = report.of("Spark", "Java")
+    assert found is not None
+    assert (found.status, report.exit_code) == ("error", 1)
+    assert empty_path.is_dir()
+
+
+def test_a_spark_that_does_not_start_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> NoReturn:
+        raise RuntimeError("An error occurred while calling x.\n: java.lang.Exception: no such master")
+
+    monkeypatch.setattr(spark_side, "require_java", lambda: 17)
+    report = Report("here")
+    spark_side.examine(report, fail)
+    found = report.of("Spark", "session")
+    assert found is not None
+    assert (found.value, report.exit_code) == ("Spark does not start: no such master", 1)
+
+
+def test_without_java_spark_is_not_started(doctor: Doctor, free_port: int, empty_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spark_side, "require_java", require_java)
+        told = doctor(at(free_port), "--spark", "--option", "connectTimeout=1")
+    assert told.code == 3
+    assert told.status("Spark", "Java") == "error"
+    assert ("Spark", "session") not in told.found
+    assert empty_path.is_dir()
+
+
+def test_the_function_gives_a_table(doctor: Doctor, amqp_broker: Broker, vhost: str) -> None:
+    login = {"url": amqp_broker.url_of(vhost), "username": "guest", "password": "guest"}
+    report = amqp_spark.doctor(login | {"queue": "<b>, other", "routingKey": "x"})
+    assert report.exit_code == 3
+    frame = report.frame()
+    assert list(frame.columns) == ["section", "name", "status", "value", "advice"]
+    assert set(frame[frame.name == "exists"].section) == {"queue '<b>'", "queue 'other'", "default exchange"}
+    assert frame.dtypes.nunique() == 1
+    table = report._repr_html_()
+    assert "<td" in table
+    assert "queue &#x27;&lt;b&gt;&#x27;" in table
+    assert repr(report).startswith("amqp://")
+    assert doctor is not None
+
+
+def test_the_function_names_all_wrong_options() -> None:
+    with pytest.raises(OptionError, match="deliveryGuarantee=exactly-once") as told:
+        amqp_spark.doctor({"url": "amqp://h", "queue": "q", "deliveryGuarantee": "exactly-once", "other": 1})
+    assert len(told.value.problems) == 3
+    with pytest.raises(OptionError, match="'queue' is required"):
+        amqp_spark.doctor({"url": "amqp://h", "selector": "a = 1", "checkpointLocation": "/data"})
+    with pytest.raises(OptionError, match="AMQP_OPTION_REQUIRED"):
+        amqp_spark.doctor({"queue": "q"})
+
+
+def test_a_text_of_an_error_becomes_value_and_advice() -> None:
+    assert findings.told(ValueError("[AMQP_X] It is so. Change it.")) == ("It is so", "Change it")
+    assert findings.told(ValueError("plain text")) == ("plain text", "")
+    assert findings.told(ValueError()) == ("ValueError", "")
+
+
+def test_a_terminal_that_shows_ascii_only() -> None:
+    report = Report("somewhere")
+    report.ok("a", "b", "fine")
+    report.warn("a", "c", "hm", "look")
+    report.fail("a", "d", "no", "do", exit_code=2)
+    report.skip("a", "e", "not tried")
+    assert "\n".join(report.lines(plain=True)).isascii()
+    assert report.exit_code == 2

@@ -1,0 +1,41 @@
+"""The doctor's look at a Spark that runs: versions of its workers, the data source, retries."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import pytest
+
+import amqp_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from amqp_core.broker import Broker
+    from amqp_spark.diagnosis.findings import Finding
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_session_of_a_notebook(spark: SparkSession, amqp_broker: Broker) -> None:
+    amqp_spark.register(spark)
+    report = amqp_spark.doctor({"url": amqp_broker.url, "username": "guest", "password": "guest"})
+
+    def found(name: str) -> Finding:
+        each = report.of("Spark", name)
+        assert each is not None
+        return each
+
+    assert report.exit_code == 0
+    assert found("session").value.startswith(f"Spark {spark.version}, Java ")
+    workers = found("workers")
+    assert workers.status == "ok"
+    for text in (f"Python {platform.python_version()}", f"pyarrow {version('pyarrow')}"):
+        assert text in workers.value
+    assert report.of("Spark", "package on workers") is None
+    assert found('format("amqp")').value == "found"
+    retries = found("retries of tasks")
+    assert retries.status == "warning"
+    assert "local[2] runs each task once" in retries.value
