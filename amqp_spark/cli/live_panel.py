@@ -66,7 +66,8 @@ class LivePanel:
     def _refresh(self) -> None:
         while not self._ended.wait(_REFRESH_SECONDS):
             with self._writing:
-                self._live.refresh()
+                if not self._ended.is_set():
+                    self._live.refresh()
 
     def phase(self, text: str) -> None:
         """Show what the job does now."""

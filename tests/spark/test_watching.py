@@ -189,4 +189,4 @@ def test_a_port_in_use_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
         assert isinstance(metrics, Metrics)
         assert metrics.port is None
         metrics.close()
-    assert "Address already in use. The query goes on. Give another port" in caplog.text
+    assert "Address already in use. The query goes on; give another prometheus_port (--metrics-port)" in caplog.text
