@@ -509,6 +509,10 @@ class Client(Protocol):
     def redelivered(self, block: Block) -> list[int]:
         """Indices of the transfers of the block that the broker has marked as delivered before."""
 
+    def first_is_redelivered(self, block: Block) -> bool:
+        """Whether the first transfer of the block is marked as delivered before; False if that cannot be told at once.
+        It costs the same for every block."""
+
     def identities(self, block: Block, indices: Sequence[int] | None = None) -> list[Identity | None]:
         """Identities of transfers of a block, of all or of those with ``indices``; ``None`` if one cannot be decoded.
 

@@ -32,6 +32,7 @@ from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.producer_credit import ProducerCredit
 from amqp_core.v0_10.publisher import MAX_BYTES_IN_FLIGHT, MAX_BYTES_WITHHELD, MAX_IN_FLIGHT, Publisher, Transfers
 from amqp_core.v0_10.queries import Questions, RouteQueries
+from amqp_core.v0_10.redelivery import first_is_redelivered
 from amqp_core.v0_10.routing import by_destination, destination_of
 from amqp_core.v0_10.subscription import Subscription, UnsettledLimit
 from amqp_core.v0_10.transactions import Transactions
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from amqp_core.address import ConnectOptions
+    from amqp_core.api import Block as AnyBlock
     from amqp_core.api import Target
     from amqp_core.blocks import Block
     from amqp_core.v0_10.queries import Question
@@ -484,6 +486,10 @@ class Client(BaseClient[Driver]):
         text = cut_short(text)
         commands = [spec.MessageReject(transfers=part, code=code, text=text) for part in self._parts(ranges)]
         self._settle(ranges, commands, sync=sync, silence_timeout_s=silence_timeout_s)
+
+    def first_is_redelivered(self, block: AnyBlock) -> bool:
+        """Return whether the first transfer of a block is marked as delivered before."""
+        return first_is_redelivered(block)
 
     def release(self, ranges: Sequence[tuple[int, int]], *, set_redelivered: bool = False, sync: bool = False) -> None:
         """Return transfers to their queue (message.release).

@@ -44,6 +44,13 @@ def redelivered(block: AnyBlock) -> list[int]:
     return found
 
 
+def first_is_redelivered(block: AnyBlock) -> bool:
+    """Whether the first delivery of a block has the bit redelivered; False if that cannot be told at once."""
+    frames, tag = block.frames, _CONSUMER_TAG
+    flags = tag + 1 + frames[tag] + _DELIVERY_TAG_SIZE if tag < len(frames) else len(frames)
+    return flags < len(frames) and bool(frames[flags] & 1)
+
+
 def identities(block: AnyBlock, indices: Sequence[int] | None = None) -> Iterator[Identity | None]:
     """The identities of deliveries of a block, of all or of those with ``indices``; ``None``: it cannot be decoded."""
     assert isinstance(block, Block)

@@ -103,6 +103,10 @@ class AtLeastOncePolicy:
         """The epoch of this run."""
         return self._epoch
 
+    def metrics_of(self, _queue: str) -> dict[str, object]:
+        """Nothing: there are no transactions, and there is no spool."""
+        return {}
+
     def assure(self) -> None:
         """Ranges may always be served: if this session is gone, their messages come again in another batch."""
 

@@ -74,6 +74,9 @@ class DeliveryPolicy(Protocol):
     def epoch_of(self, queue: str) -> int | None:
         """The current epoch of a queue; None as long as it is not known."""
 
+    def metrics_of(self, queue: str) -> dict[str, object]:
+        """What the guarantee counts of a queue, besides :meth:`.QueueCounters.report`."""
+
     def assure(self) -> None:
         """Return if planned ranges may be served now; else raise an AmqpError."""
 
@@ -190,11 +193,12 @@ class MicroBatchStream:
     def report(self) -> dict | None:  # type: ignore[type-arg]
         """See :meth:`AmqpStreamReader.reportLatestOffset`."""
         report = {}
-        for queue, (position, backlog) in sorted(self._receiver.report().items()):
+        for queue, (position, backlog, counts) in sorted(self._receiver.report().items()):
             epoch = self._policy.epoch_of(queue)
             if epoch is None:
                 return None
-            entry: dict[str, object] = {"epoch": epoch, "position": position, "version": VERSION}
+            metrics = counts | self._policy.metrics_of(queue)
+            entry: dict[str, object] = {"epoch": epoch, "metrics": metrics, "position": position, "version": VERSION}
             report[queue] = entry if backlog is None else entry | {"backlog": backlog}
         return report
 

@@ -17,6 +17,7 @@ from amqp_spark import crashpoints
 from amqp_spark.datasource import consumer_setup
 from amqp_spark.datasource.consumer_setup import Retries
 from amqp_spark.datasource.consumer_watch import ConsumerWatch, DeliveryCountWatch
+from amqp_spark.datasource.counters import QueueCounters
 from amqp_spark.datasource.credit import MAX_CREDIT, CreditFlowControl
 from amqp_spark.datasource.drain_detector import QUIET_SECONDS, SETTLING_SECONDS, DrainDetector
 from amqp_spark.datasource.incarnation import Incarnation
@@ -98,6 +99,7 @@ class QueueConsumer:
     ) -> None:
         self.queue = queue
         self.buffer = held.buffers[queue]
+        self.counters = QueueCounters()
         self.error: Exception | None = None
         """The error for which this consumer gave up; set once, under the lock."""
         self.bounded = False
@@ -127,7 +129,7 @@ class QueueConsumer:
         self._protocol, self._has_credit = "0-10", True
         self._ending = DrainDetector(queue, selector=options.selector is not None, clock=held.clock)
         self._looks_deleted = False
-        self._settler = Settler(accepts=options.accepts)
+        self._settler = Settler(self.counters, accepts=options.accepts)
         self._others: int | None = None
         """Consumers that the queue had before the first incarnation."""
         self._subscribed = False
@@ -362,6 +364,7 @@ class QueueConsumer:
         self._store(subscription.take_arrived())  # these bytes count when credit is granted
         left = self._left_to_take()
         self._flow.regulate(client, subscription, left=left, idles=not self.bounded)
+        self.counters.credit = subscription.credit
         self._life.asked = True
         # A wake-up during one of the previous calls may have ended a wait inside it: it must not be lost.
         timeout = self._take_timeout() if wakes == self._wakes else 0
@@ -433,11 +436,13 @@ class QueueConsumer:
             blocks = self._owner.sift(blocks)
         if not blocks:
             return
+        again = self._client is not None and self._client.first_is_redelivered(blocks[0])
         with self._lock:
             first = not self.buffer.waiting
             for block in blocks:
                 self.buffer.append(block, self._protocol)
                 self._flow.arrived(block)
+            self.counters.arrived(blocks, self.buffer.received, self._clock(), again=again)
             if self.bounded and self._ending.limit is not None and not self._has_credit and self._options.accepts:
                 for ids in self.buffer.cut_off(self._ending.limit):
                     add_range(self._excess, *ids)
@@ -575,6 +580,8 @@ class QueueConsumer:
         self._flow.end()
         self._excess = []
         with self._lock:
+            if self._life.served:
+                self.counters.session_ended(self.buffer, repeats=not keep_waiting and self._owner is None)
             self.buffer.new_incarnation(keep_waiting=keep_waiting)
             self.settlements.clear()
             self._lock.notify_all()

@@ -249,15 +249,15 @@ class Receiver:
         if failure is not None:
             raise failure
 
-    def report(self) -> dict[str, tuple[int, int | None]]:
-        """Per queue: the received position, and the backlog (messages in no batch yet) if known."""
-        found: dict[str, tuple[int, int | None]] = {}
+    def report(self) -> dict[str, tuple[int, int | None, dict[str, object]]]:
+        """Per queue: the received position, the backlog (messages in no batch yet) if known, and the counts."""
+        found: dict[str, tuple[int, int | None, dict[str, object]]] = {}
         with self._lock:
             for consumer in self.consumers:
                 buffer = consumer.buffer
                 end = consumer.end_estimate
                 backlog = None if end is None else max(end, buffer.received) - buffer.planned
-                found[consumer.queue] = buffer.received, backlog
+                found[consumer.queue] = buffer.received, backlog, consumer.counters.report(buffer, self.held)
         return found
 
     def _received(self) -> int:

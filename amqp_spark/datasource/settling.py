@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from amqp_core.api import Client
+    from amqp_spark.datasource.counters import QueueCounters
     from amqp_spark.datasource.receive_buffer import Settlement
 
 MOST_RANGES: Final = 4096
@@ -22,8 +23,9 @@ class Settler:
     """Settles transfers of one consumer, on its thread. ``accepts``: whether there is anything to accept, which is not
     so where the broker forgets messages as it transfers them; ``heartbeat_s``: of the connection."""
 
-    def __init__(self, *, accepts: bool) -> None:
+    def __init__(self, counters: QueueCounters, *, accepts: bool) -> None:
         self.heartbeat_s = 0.0
+        self._counters = counters
         self._accepts = accepts
         self._unconfirmed = 0
         """Messages settled since the broker was last allowed silence for storing them."""
@@ -44,6 +46,7 @@ class Settler:
             for ids, text in settlement.reject:
                 add_range(reject.setdefault(text, []), *ids)
         for text, ranges in reject.items():
+            self._counters.rejected += sum(last - first + 1 for first, last in ranges)
             for part, silence in self._parts(ranges):
                 client.reject(part, text=text, silence_timeout_s=silence)
         if accept:

@@ -338,7 +338,7 @@ def test_the_report_comes_from_memory_and_a_query_now_and_then(
         driver.latest()
         report = driver.reader.reportLatestOffset()
         assert report is not None
-        assert report["q"].keys() <= {"epoch", "position", "version", "backlog"}
+        assert report["q"].keys() <= {"epoch", "metrics", "position", "version", "backlog"}
         return report["q"].get("backlog")
 
     fake.wait(lambda: backlog() == 95 - (driver.latest()["q"]["position"] - 5) and fake.connects == 2)

@@ -588,6 +588,9 @@ class FakeClient:
     def redelivered(self, block: Block) -> list[int]:
         raise NotImplementedError("it has no quorum queues")
 
+    def first_is_redelivered(self, block: Block) -> bool:
+        return False
+
     def identities(self, block: Block, indices: Sequence[int] | None = None) -> list[Identity | None]:
         raise NotImplementedError("it has no quorum queues")
 

@@ -295,7 +295,11 @@ class ExactlyOncePolicy:
         for each in committed:
             each.owned()
         for each in slices:
-            if each.change.done and not each.change.committed:
+            counters = self._consumers[each.owner.consumer.queue].counters
+            if each.change.committed:
+                counters.committed += 1
+            elif each.change.done:
+                counters.rolled_back += 1
                 each.discard()
         self.receiver.raise_failure()
         return any(owned)
@@ -366,6 +370,17 @@ class ExactlyOncePolicy:
         """The current epoch of a queue; None as long as it is not known."""
         state = self._owners[queue].state
         return None if state is None else state.epoch
+
+    def metrics_of(self, queue: str) -> dict[str, object]:
+        """Batches that are owned and not finished, the bytes that the spool holds of them, and transactions."""
+        owner, counters = self._owners[queue], self._consumers[queue].counters
+        with self._lock:
+            return {
+                "committed": counters.committed,
+                "ownedBatches": sum(not entry.finished for entry in owner.entries),
+                "rolledBack": counters.rolled_back,
+                "spoolBytes": sum(entry.batch.nbytes for entry in owner.entries),
+            }
 
     def buffer_of(self, queue: str, epoch: int, end: int) -> QueueBuffer:
         """See :class:`.DeliveryPolicy`."""
