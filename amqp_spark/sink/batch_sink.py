@@ -14,8 +14,9 @@ from amqp_spark.errors import UnsupportedModeError
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.errors import MOST_TASKS, too_many_tasks
 from amqp_spark.sink.prepared_transactions import PreparedBranch
+from amqp_spark.sink.reports import report_batch
 from amqp_spark.sink.statistics import Statistics, log_batch
-from amqp_spark.sink.writer import current_task_id, decide, publish, undo
+from amqp_spark.sink.writer import REPEATED, current_task_id, decide, fates, publish, undo
 from amqp_spark.state.xids import Run
 
 if TYPE_CHECKING:
@@ -91,24 +92,29 @@ class AmqpBatchSink:
             UnsupportedModeError: with exactly-once, outside the ``foreachBatch`` of a streaming query.
         """
         plan = MessagePlan.build(frame.schema, self._options)
-        query_id, schema = None, _COUNTS
+        query_id, schema = _query_of(frame), _COUNTS
         if self._options.exactly_once:
-            query_id, schema = _query_id(frame), f"{_COUNTS}, {_PREPARED}"
+            if query_id is None:
+                raise UnsupportedModeError(SparkCondition.QUERY_UNKNOWN())
+            schema = f"{_COUNTS}, {_PREPARED}"
         run = Run.new()
         counted = frame.mapInArrow(_Task(plan, self._options, batch_id, run), schema)
-        if query_id is None:
+        tasks: list[PreparedBranch] = []
+        if not self._options.exactly_once:
             rows, note = _collected(counted), ""
         else:
-            rows, note = self._exactly_once(counted, query_id, batch_id, run)
+            assert query_id is not None
+            rows, tasks, note = self._exactly_once(counted, query_id, batch_id, run)
         self.last = sum((Statistics(**{name: row[name] for name in _NAMES}) for row in rows), Statistics())
         self.total += self.last
         log_batch(self.last, batch_id, note)
+        report_batch(query_id, batch_id, self.last, fates(tasks, note))
         if self._on_batch is not None:
             self._on_batch(batch_id, self.last)
 
     def _exactly_once(
         self, counted: DataFrame, query_id: str, batch_id: int, run: Run
-    ) -> tuple[list[dict[str, Any]], str]:
+    ) -> tuple[list[dict[str, Any]], list[PreparedBranch], str]:
         """Run the tasks and decide. On any failure, leave none of their branches undecided on the broker."""
         from amqp_spark.sink.commit_coordinator import CommitCoordinator  # noqa: PLC0415 - nothing that other guarantees need
 
@@ -121,9 +127,10 @@ class AmqpBatchSink:
             tasks = [PreparedBranch(**{name: row[name] for name in names}) for row in rows]
             # a frame without partitions may be a repetition of a decided batch
             decided = tasks or [PreparedBranch(query_id, batch_id, 0)]
-            return rows, decide(self._options, decided, batch_id, alone=True)
+            return rows, tasks, decide(self._options, decided, batch_id, alone=True)
         except BaseException:
             undo(self._options, tasks, batch_id, query_id=query_id, run=run)
+            report_batch(query_id, batch_id, Statistics(), fates(tasks, REPEATED), failed=True)
             raise
 
 
@@ -139,12 +146,10 @@ def _collected(counted: DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def _query_id(frame: DataFrame) -> str:
-    context = getattr(frame.sparkSession, "sparkContext", None)  # None with Spark Connect
-    query_id: str | None = None if context is None else context.getLocalProperty("sql.streaming.queryId")
-    if query_id is None:
-        raise UnsupportedModeError(SparkCondition.QUERY_UNKNOWN())
-    return query_id
+def _query_of(frame: DataFrame) -> str | None:
+    """The id of the query whose batch this is; ``None``: it is none, or that cannot be told (Spark Connect)."""
+    context = getattr(getattr(frame, "sparkSession", None), "sparkContext", None)  # None with Spark Connect
+    return None if context is None else context.getLocalProperty("sql.streaming.queryId")
 
 
 class _Task:

@@ -17,6 +17,7 @@ from amqp_spark.arrow.encode import TaskId
 from amqp_spark.compat import DataSourceStreamArrowWriter
 from amqp_spark.python_workers import Portable, spare_collections
 from amqp_spark.sink.at_least_once import AtLeastOnce
+from amqp_spark.sink.reports import Fates, report_batch
 from amqp_spark.sink.statistics import Statistics, log_batch, log_failure
 from amqp_spark.sink.task_writer import TaskWriter
 from amqp_spark.state.xids import Run
@@ -32,15 +33,20 @@ if TYPE_CHECKING:
 
 
 NOTHING_PUBLISHED: Final = "nothing was published"
+REPEATED: Final = "; it had been published, and these were rolled back"
+"""What :func:`decide` notes of a batch that was repeated."""
 
 
 class Published(Portable, WriterCommitMessage):
     """Report of a task to the driver: the broker has completed all of its transfers. With exactly-once, ``prepared`` is
-    the branch that holds its rows."""
+    the branch that holds its rows. ``query_id``: of the streaming query, which only tasks are told by Spark."""
 
-    def __init__(self, statistics: Statistics, prepared: PreparedBranch | None = None) -> None:
+    def __init__(
+        self, statistics: Statistics, prepared: PreparedBranch | None = None, *, query_id: str | None = None
+    ) -> None:
         self.statistics = statistics
         self.prepared = prepared
+        self.query_id = query_id
 
 
 class _Writer(Portable):
@@ -57,18 +63,23 @@ class _Writer(Portable):
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
         crashpoints.reached(crashpoints.MESSAGE_RETURNED)
-        note = decide(self._options, _prepared(messages), batch_id)
+        prepared = _prepared(messages)
+        note = decide(self._options, prepared, batch_id)
         log_batch(total(messages), batch_id, note)
+        report_batch(_query_of(messages), batch_id, total(messages), fates(prepared, note))
 
     def _abort(
         self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None, run: Run | None = None
     ) -> None:
         if self._options.exactly_once:
-            undo(self._options, _prepared(messages), batch_id, run=run)
+            prepared = _prepared(messages)
+            undo(self._options, prepared, batch_id, run=run)
+            report_batch(_query_of(messages), batch_id, Statistics(), fates(prepared, REPEATED), failed=True)
         else:
             done = [message for message in messages if isinstance(message, Published)]
             text = "%d of %d tasks had published %s; published messages stay, and come twice if the batch runs again"
             log_failure(batch_id, text, len(done), len(messages), total(done))
+            report_batch(_query_of(messages), batch_id, total(done), Fates(), failed=True)
 
 
 class AmqpBatchWriter(_Writer, DataSourceArrowWriter):
@@ -96,7 +107,9 @@ class AmqpStreamWriter(_Writer, DataSourceStreamArrowWriter):
         # that option is for batch writes: a batch of a stream has Spark's id
         options = self._options
         given = None if options.exactly_once or options.stable_message_id else options.batch_id
-        return Published(*publish(self._plan, self._options, current_task_id(given), iterator, run=self._run))
+        task_id = current_task_id(given)
+        published = publish(self._plan, self._options, task_id, iterator, run=self._run)
+        return Published(*published, query_id=task_id.query_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
         """With exactly-once decide and commit. Log one line; Spark writes its commit log after this."""
@@ -140,7 +153,7 @@ def decide(options: SinkOptions, tasks: Sequence[PreparedBranch], batch_id: int 
     assert batch_id is not None
     # Spark runs at least one task, also for a batch without rows
     fresh = not tasks or CommitCoordinator(options, alone=alone).commit(tasks, batch_id)
-    return ", exactly once" if fresh else "; it had been published, and these were rolled back"
+    return ", exactly once" if fresh else REPEATED
 
 
 def undo(
@@ -177,6 +190,17 @@ def total(messages: Iterable[WriterCommitMessage | None]) -> Statistics:
     """Sum of the statistics that tasks returned; ``None`` stands for a failed task."""
     published = [message.statistics for message in messages if isinstance(message, Published)]
     return sum(published, Statistics())
+
+
+def fates(tasks: Iterable[PreparedBranch], note: str) -> Fates:
+    """How many transactions of a batch were committed and rolled back, by what :func:`decide` has noted of it; tasks
+    without rows have none."""
+    count = sum(bool(task.xid) for task in tasks)
+    return Fates(rolled_back=count) if note == REPEATED else Fates(committed=count)
+
+
+def _query_of(messages: Iterable[WriterCommitMessage | None]) -> str | None:
+    return next((each.query_id for each in messages if isinstance(each, Published)), None)
 
 
 def _prepared(messages: Iterable[WriterCommitMessage | None]) -> list[PreparedBranch]:

@@ -29,7 +29,7 @@ from amqp_spark.spool.spool import Spool
 from amqp_spark.state.records import ReadPosition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from amqp_spark.connect import Connector
     from amqp_spark.datasource.queue_consumer import QueueConsumer
@@ -226,6 +226,12 @@ class ExactlyOncePolicy:
         with self._planning:
             return self._plan(max_messages, max_bytes)
 
+    def _count(self, slices: Sequence[BatchPart]) -> None:
+        for each in slices:
+            counters = self._consumers[each.owner.consumer.queue].counters
+            counters.committed += each.change.committed
+            counters.rolled_back += each.change.done and not each.change.committed
+
     def most_messages(self, max_messages: int | None) -> int:
         """Most messages of the next batch, by the option and by what one transaction may accept."""
         most = max(self._pace.limit, self._options.min_messages_per_trigger)
@@ -295,12 +301,9 @@ class ExactlyOncePolicy:
         for each in committed:
             each.owned()
         for each in slices:
-            counters = self._consumers[each.owner.consumer.queue].counters
-            if each.change.committed:
-                counters.committed += 1
-            elif each.change.done:
-                counters.rolled_back += 1
+            if each.change.done and not each.change.committed:
                 each.discard()
+        self._count(slices)
         self.receiver.raise_failure()
         return any(owned)
 
