@@ -23,6 +23,9 @@ class SparkCondition(Condition):
     OPTION_INCOMPLETE = "Option {option!r} is given without {missing}.", "Set that option too, or remove {option!r}."
     OPTION_CONFLICT = "Options {first!r} and {second!r} are both given.", "Remove one of them."
     OPTION_WITHOUT_EFFECT = "Option {option!r} has no effect with {setting}.", "Remove it, or {remedy}."
+    EXTRA_MISSING = (
+        "{what} need the package {package}, which is not installed.",
+        "Install it: pip install 'amqp-spark[{extra}]'.")
     MODE_UNSUPPORTED = (
         "{mode} is not supported: {reason}.",
         "Use {alternative}.",

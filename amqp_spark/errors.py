@@ -44,6 +44,15 @@ class OptionError(_Problems):
     head = SparkCondition.OPTIONS_INVALID
 
 
+class MissingExtra(AmqpSparkError, ImportError):
+    """A package that an optional part needs is not installed."""
+
+    @classmethod
+    def of(cls, what: str, package: str, extra: str) -> MissingExtra:
+        """``what`` needs a ``package``, which comes with an ``extra`` of this one."""
+        return cls(SparkCondition.EXTRA_MISSING(what=what, package=package, extra=extra))
+
+
 class SchemaError(_Problems):
     """A schema that cannot be served; every problem names the column and the allowed types."""
 

@@ -67,7 +67,7 @@ def _made_directory() -> Path:
 
 
 def send(report: Mapping[str, object]) -> None:
-    """Send a report to all processes that watch. It does not wait and raises nothing; one of more than 8 KiB is dropped."""
+    """Send a report to all processes that watch, without waiting. It raises nothing; more than 8 KiB are not sent."""
     try:
         directory = _directory()
         sockets = [] if directory is None else sorted(directory.glob(f"*{_SUFFIX}"))
@@ -117,6 +117,11 @@ class Inbox:
             raise
         except OSError as error:  # also: the path of the directory for temporary files is too long
             raise ReportsUnavailable(*error.args) from error
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._socket.fileno() < 0
 
     def fileno(self) -> int:
         """The socket, to wait for with ``select``."""

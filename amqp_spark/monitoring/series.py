@@ -1,0 +1,199 @@
+"""One query over time: its last batches, and totals over all of them, across its restarts."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from amqp_spark.monitoring.readings import COUNTS, known, total
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from amqp_spark.monitoring.readings import Number, QueueReading, Reading
+
+TREND_SECONDS: Final = 300.0
+TREND_BATCHES: Final = 30
+"""The trend of the backlog is that of the last batches within this time, at most so many."""
+SINK_COUNTS: Final = ("messages", "bytes", "retries", "resent", "discarded", "committed", "rolledBack")
+"""Keys of a report of the sink that are counts."""
+MOST_REPORTS: Final = 1000
+"""Most reports of the sink whose batch has not shown yet: where Spark drops events, it never does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """One batch of a query. Counts of ``queues`` and ``sink`` are since the batch before, not since the beginning.
+
+    Attributes:
+        reading: the progress event.
+        rows_out: rows that the sink has written; None if it does not count.
+        queues: as in the reading, with increments in place of counts.
+        sink: what the sink has reported since the batch before; empty: nothing.
+        backlog_per_s: growth of the backlog in messages per second; negative while it shrinks.
+        drain_s: seconds until the backlog is gone, if it goes on so; infinite if it does not shrink.
+    """
+
+    reading: Reading
+    rows_out: int | None
+    queues: tuple[QueueReading, ...]
+    sink: Mapping[str, int]
+    backlog_per_s: float | None
+    drain_s: float | None
+
+    @property
+    def backlog(self) -> Number | None:
+        """Messages in no batch yet, over all queues."""
+        return total(queue.backlog for queue in self.reading.queues)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums since a query was first seen.
+
+    Attributes:
+        queues: counts by queue and field of :class:`QueueReading`.
+        sink: counts by key of the sink's reports; empty as long as none has come.
+        phases: seconds by phase.
+    """
+
+    batches: int = 0
+    rows_in: int = 0
+    rows_out: int | None = None
+    failures: int = 0
+    failed_batches: int = 0
+    queues: dict[str, dict[str, Number]] = field(default_factory=dict)
+    sink: dict[str, int] = field(default_factory=dict)
+    phases: dict[str, float] = field(default_factory=dict)
+
+
+class QuerySeries:
+    """One query. Not thread-safe.
+
+    Attributes:
+        label: its name, or its id.
+        query_id: its id; another one if a query of the same name has come after it.
+        active: whether it runs.
+        seen: when it last gave a sign of life, in seconds since 1970.
+        batches: the last batches, oldest first.
+        totals: sums over all batches.
+    """
+
+    def __init__(self, label: str, query_id: str, most_batches: int) -> None:
+        self.label = label
+        self.query_id = query_id
+        self.active = True
+        self.seen = 0.0
+        self.batches: deque[Batch] = deque(maxlen=most_batches)
+        self.totals = Totals()
+        self._run: str | None = None
+        self._before: dict[str, QueueReading] = {}
+        self._sink_news: dict[str, int] = {}
+        self._published: dict[int, int] = {}
+        """Messages of batches whose progress event has not come yet."""
+
+    def add(self, reading: Reading) -> Batch:
+        """Add a batch."""
+        if reading.run_id != self._run:  # another reader, which counts from 0
+            self._run, self._before = reading.run_id, {}
+        self.query_id = reading.query_id
+        rows_out = self._published.pop(reading.batch, None)
+        news, self._sink_news = self._sink_news, {}
+        trend = self._trend(reading)
+        batch = Batch(
+            reading=reading,
+            rows_out=reading.rows_out if reading.rows_out is not None else rows_out,
+            queues=tuple(self._since(queue) for queue in reading.queues),
+            sink=news,
+            backlog_per_s=trend,
+            drain_s=drain_seconds(total(queue.backlog for queue in reading.queues), trend),
+        )
+        self.batches.append(batch)
+        self._sum(batch)
+        return batch
+
+    def report(self, report: Mapping[str, Any]) -> None:
+        """Add a report of the sink (:func:`amqp_spark.sink.reports.report_batch`)."""
+        for key in SINK_COUNTS:
+            value = report.get(key)
+            count = value if isinstance(value, int) else 0
+            self._sink_news[key] = self._sink_news.get(key, 0) + count
+            self.totals.sink[key] = self.totals.sink.get(key, 0) + count
+        batch, messages = report.get("batch"), report.get("messages")
+        if report.get("failed"):
+            self.totals.failed_batches += 1
+        elif isinstance(batch, int) and isinstance(messages, int):
+            if len(self._published) >= MOST_REPORTS:
+                self._published.pop(min(self._published))
+            self._published[batch] = messages
+
+    def _since(self, queue: QueueReading) -> QueueReading:
+        """The reading with counts since the one before."""
+        before, self._before[queue.queue] = self._before.get(queue.queue), queue
+        if before is None:
+            return queue
+        more: dict[str, Any] = {}
+        for name in COUNTS:
+            new, old = getattr(queue, name), getattr(before, name)
+            more[name] = new if new is None or old is None or new < old else new - old
+        return replace(queue, **more)
+
+    def _sum(self, batch: Batch) -> None:
+        totals, reading = self.totals, batch.reading
+        totals.batches += 1
+        totals.rows_in += reading.rows_in
+        if batch.rows_out is not None:
+            totals.rows_out = (totals.rows_out or 0) + batch.rows_out
+        for phase, seconds in reading.phases.items():
+            totals.phases[phase] = totals.phases.get(phase, 0.0) + seconds
+        for queue in batch.queues:
+            sums = totals.queues.setdefault(queue.queue, {})
+            for name in COUNTS:
+                value = getattr(queue, name)
+                if value is not None:
+                    sums[name] = sums.get(name, 0) + value
+
+    def _trend(self, reading: Reading) -> float | None:
+        points: list[tuple[float, float]] = []
+        for queues, time in [
+            (reading.queues, reading.time),
+            *((b.reading.queues, b.reading.time) for b in self._last()),
+        ]:
+            age = (time - reading.time).total_seconds()
+            backlog = total(queue.backlog for queue in queues)
+            if backlog is not None and -TREND_SECONDS <= age <= 0:
+                points.append((age, float(backlog)))
+        return slope(points)
+
+    def _last(self) -> Sequence[Batch]:
+        return [self.batches[-1 - index] for index in range(min(TREND_BATCHES - 1, len(self.batches)))]
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float | None:
+    """The slope of the straight line through points, by least squares; None if they do not give one."""
+    if len(points) < 2:
+        return None
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    if not spread:
+        return None
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+
+
+def drain_seconds(backlog: Number | None, growth: float | None) -> float | None:
+    """Seconds until a backlog is gone that grows by so many messages per second; None: not known."""
+    if backlog is None:
+        return None
+    if not backlog:
+        return 0.0
+    if growth is None:
+        return None
+    return backlog / -growth if growth < 0 else math.inf
+
+
+def oldest(queues: Sequence[QueueReading]) -> Number | None:
+    """The greatest age over queues."""
+    return max(known(queue.oldest_s for queue in queues), default=None)
