@@ -90,23 +90,20 @@ class QuerySeries:
         self.totals = Totals()
         self._run: str | None = None
         self._before: dict[str, QueueReading] = {}
-        self._sink_news: dict[str, int] = {}
-        self._published: dict[int, int] = {}
-        """Messages of batches whose progress event has not come yet."""
+        self._reports: deque[Mapping[str, Any]] = deque(maxlen=MOST_REPORTS)
+        """Those of batches whose progress event has not come yet: Spark may deliver events late."""
 
     def add(self, reading: Reading) -> Batch:
         """Add a batch."""
         if reading.run_id != self._run:  # another reader, which counts from 0
             self._run, self._before = reading.run_id, {}
         self.query_id = reading.query_id
-        rows_out = self._published.pop(reading.batch, None)
-        news, self._sink_news = self._sink_news, {}
-        trend = self._trend(reading)
+        trend, sink = self._trend(reading), self._reported(reading.batch)
         batch = Batch(
             reading=reading,
-            rows_out=reading.rows_out if reading.rows_out is not None else rows_out,
+            rows_out=reading.rows_out if reading.rows_out is not None else sink.get("messages"),
             queues=tuple(self._since(queue) for queue in reading.queues),
-            sink=news,
+            sink=sink,
             backlog_per_s=trend,
             drain_s=drain_seconds(total(queue.backlog for queue in reading.queues), trend),
         )
@@ -117,17 +114,16 @@ class QuerySeries:
     def report(self, report: Mapping[str, Any]) -> None:
         """Add a report of the sink (:func:`amqp_spark.sink.reports.report_batch`)."""
         for key in SINK_COUNTS:
-            value = report.get(key)
-            count = value if isinstance(value, int) else 0
-            self._sink_news[key] = self._sink_news.get(key, 0) + count
-            self.totals.sink[key] = self.totals.sink.get(key, 0) + count
-        batch, messages = report.get("batch"), report.get("messages")
-        if report.get("failed"):
-            self.totals.failed_batches += 1
-        elif isinstance(batch, int) and isinstance(messages, int):
-            if len(self._published) >= MOST_REPORTS:
-                self._published.pop(min(self._published))
-            self._published[batch] = messages
+            self.totals.sink[key] = self.totals.sink.get(key, 0) + _count(report, key)
+        self.totals.failed_batches += bool(report.get("failed"))
+        self._reports.append(report)
+
+    def _reported(self, batch: int) -> dict[str, int]:
+        """Take the reports up to a batch; return their sums, which are empty without a report."""
+        ours = [report for report in self._reports if _count(report, "batch") <= batch]
+        for report in ours:
+            self._reports.remove(report)
+        return {key: sum(_count(report, key) for report in ours) for key in SINK_COUNTS} if ours else {}
 
     def _since(self, queue: QueueReading) -> QueueReading:
         """The reading with counts since the one before."""
@@ -169,6 +165,11 @@ class QuerySeries:
 
     def _last(self) -> Sequence[Batch]:
         return [self.batches[-1 - index] for index in range(min(TREND_BATCHES - 1, len(self.batches)))]
+
+
+def _count(report: Mapping[str, Any], key: str) -> int:
+    value = report.get(key)
+    return value if isinstance(value, int) else 0
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float | None:

@@ -1,0 +1,267 @@
+"""Readings, series, history and export of metrics, from progress events made by hand."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import socket
+import sys
+import uuid
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryProgress,
+)
+
+from amqp_spark import reports
+from amqp_spark.errors import MissingExtra, OptionError
+from amqp_spark.monitoring import Metrics, show
+from amqp_spark.monitoring.series import slope
+from amqp_spark.sink.reports import Fates, report_batch
+from amqp_spark.sink.statistics import Statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ID, RUN, OTHER_RUN = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
+
+
+@pytest.fixture(autouse=True)
+def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No reports of other processes, and none to them."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+@pytest.fixture
+def metrics() -> Iterator[Metrics]:
+    with Metrics(registry=CollectorRegistry()) as metrics:
+        yield metrics
+
+
+def queue(backlog: int | None = None, **counts: object) -> dict[str, object]:
+    entry: dict[str, object] = {"epoch": 1, "position": 5, "version": 2, "metrics": counts}
+    return entry if backlog is None else entry | {"backlog": backlog}
+
+
+def progress(
+    batch: int, latest: object, *, rows: int = 10, run: str = RUN, written: int = -1, name: str | None = "copied"
+) -> QueryProgressEvent:
+    source = {
+        "description": "amqp", "startOffset": None, "endOffset": None, "latestOffset": latest, "numInputRows": rows,
+        "inputRowsPerSecond": 5.0, "processedRowsPerSecond": 5.0, "metrics": {},
+    }  # fmt: skip
+    fields: dict[str, Any] = {
+        "id": ID, "runId": run, "name": name, "timestamp": f"2026-01-01T00:00:{10 * batch:02}.000Z", "batchId": batch,
+        "batchDuration": 2000, "durationMs": {"addBatch": 1500, "triggerExecution": 2000}, "eventTime": {},
+        "stateOperators": [], "sources": [source], "numInputRows": rows, "inputRowsPerSecond": 5.0,
+        "processedRowsPerSecond": 5.0, "observedMetrics": {},
+        "sink": {"description": "sink", "numOutputRows": written, "metrics": {}},
+    }  # fmt: skip
+    return QueryProgressEvent(StreamingQueryProgress.fromJson(fields))
+
+
+def started(name: str | None = "copied", run: str = RUN) -> QueryStartedEvent:
+    return QueryStartedEvent(uuid.UUID(ID), uuid.UUID(run), name, "2026-01-01T00:00:00.000Z", set())
+
+
+def terminated(exception: str | None = None) -> QueryTerminatedEvent:
+    return QueryTerminatedEvent(uuid.UUID(ID), uuid.UUID(RUN), exception, None)
+
+
+def exported(metrics: Metrics) -> dict[str, float]:
+    registry = metrics._registry
+    assert registry is not None
+    lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def column(frame: pd.DataFrame, name: str) -> list[Any]:
+    return [None if pd.isna(value) else value for value in frame[name]]
+
+
+def test_counts_are_increments_in_the_history_and_totals_in_prometheus(metrics: Metrics) -> None:
+    metrics.onQueryStarted(started())
+    for batch, (run, received, rejected) in enumerate([(RUN, 10, 0), (RUN, 30, 1), (OTHER_RUN, 5, 2)]):
+        latest = {"a": queue(received=received, rejected=rejected), "b": queue(received=1, rejected=0)}
+        metrics.onQueryProgress(progress(batch, json.dumps(latest), run=run))
+
+    assert column(metrics.history(), "received") == [11, 20, 6]  # another run has another reader, which counts from 0
+    assert column(metrics.history(), "rejected") == [0, 1, 2]
+    assert column(metrics.history(by_queue=True), "received") == [10, 1, 20, 0, 5, 1]
+    samples = exported(metrics)
+    assert samples['amqp_spark_source_received_messages_total{query="copied",queue="a"}'] == 35
+    assert samples['amqp_spark_source_rejected_messages_total{query="copied",queue="a"}'] == 3
+    assert samples['amqp_spark_rows_in_total{query="copied"}'] == 30
+    assert samples['amqp_spark_batch_phase_seconds_total{phase="addBatch",query="copied"}'] == 4.5
+
+
+def test_backlog_trend_and_time_to_drain(metrics: Metrics) -> None:
+    for batch, backlog in enumerate([1000, 800, 600, None, 0]):
+        metrics.onQueryProgress(progress(batch, {"a": queue(backlog)}))
+    frame = metrics.history()
+    assert column(frame, "backlog") == [1000, 800, 600, None, 0]
+    assert column(frame, "backlog_per_s")[:3] == pytest.approx([None, -20, -20])
+    assert column(frame, "drain_s")[1:] == [40, 30, None, 0]
+
+
+def test_a_growing_backlog_never_drains(metrics: Metrics) -> None:
+    for batch, backlog in enumerate([100, 200]):
+        metrics.onQueryProgress(progress(batch, {"a": queue(backlog)}))
+    assert exported(metrics)['amqp_spark_backlog_drain_seconds{query="copied"}'] == math.inf
+    assert slope([(1.0, 5.0), (1.0, 6.0)]) is None
+
+
+def test_redelivered_share_and_possible_duplicates(metrics: Metrics) -> None:
+    metrics.onQueryProgress(progress(0, {"a": queue(received=10, redelivered=5, repeated=3)}))
+    report_batch(ID, 1, Statistics(messages=10, resent=4), Fates())
+    metrics.onQueryProgress(progress(1, {"a": queue(received=10, redelivered=5, repeated=3)}))
+    frame = metrics.history()
+    assert column(frame, "redelivered_share") == [0.5, None]
+    assert column(frame, "duplicates_possible") == [3, 4]
+    assert column(frame, "published") == column(frame, "rows_out") == [None, 10]
+
+
+def test_reports_of_the_sink_belong_to_their_batch_and_query(metrics: Metrics) -> None:
+    """Spark may deliver the event of a batch after the sink has reported the next one."""
+    metrics.onQueryStarted(started())
+    for batch in (0, 1):
+        report_batch(ID, batch, Statistics(messages=batch + 1, nbytes=7, started=1.0), Fates(committed=2))
+    report_batch(str(uuid.uuid4()), 0, Statistics(messages=1000), Fates())
+    report_batch(None, 0, Statistics(messages=1000), Fates())
+    report_batch(ID, 2, Statistics(), Fates(rolled_back=3), failed=True)
+    for batch in (0, 1):
+        metrics.onQueryProgress(progress(batch, {"a": queue()}, written=5))
+    metrics.onQueryTerminated(terminated("it broke"))
+
+    frame = metrics.history()
+    assert column(frame, "published") == [1, 2]
+    assert column(frame, "rows_out") == [5, 5]  # Spark's own count goes first
+    assert column(frame, "committed") == [2, 2]
+    samples = exported(metrics)
+    label = '{query="copied"}'
+    assert samples[f"amqp_spark_sink_messages_total{label}"] == 3
+    assert samples[f"amqp_spark_sink_transactions_rolled_back_total{label}"] == 3
+    assert samples[f"amqp_spark_sink_failed_batches_total{label}"] == 1
+    assert samples[f"amqp_spark_query_failures_total{label}"] == 1
+    assert samples[f"amqp_spark_query_active{label}"] == 0
+
+
+def test_a_query_without_a_name_has_its_id_and_other_sources_have_no_queues(metrics: Metrics) -> None:
+    metrics.onQueryStarted(started(None))
+    for batch, latest in enumerate([None, "null", "7", "{broken", {"topic": {"0": 5}}, [1]]):
+        metrics.onQueryProgress(progress(batch, latest, name=None))
+    assert set(metrics.history()["query"]) == {ID}
+    assert len(metrics.history()) == 6
+    assert metrics.history(by_queue=True).empty
+    assert not [name for name in exported(metrics) if "source" in name]
+
+
+def test_a_stream_of_rabbitmq_has_its_lag_as_backlog(metrics: Metrics) -> None:
+    metrics.onQueryProgress(progress(0, {"log": {"lag": 12, "offset": 40, "rowsPerSecond": 1.5}}))
+    assert column(metrics.history(), "backlog") == [12]
+
+
+def test_an_idle_query_gives_a_sign_of_life(metrics: Metrics) -> None:
+    metrics.onQueryStarted(started())
+    seen = 'amqp_spark_last_progress_timestamp_seconds{query="copied"}'
+    before = exported(metrics)[seen]
+    metrics.onQueryIdle(QueryIdleEvent(uuid.UUID(ID), uuid.UUID(RUN), "2026-01-01T00:00:00.000Z"))
+    assert exported(metrics)[seen] > before
+
+
+def test_a_listener_throws_nothing_and_warns_once(metrics: Metrics, caplog: pytest.LogCaptureFixture) -> None:
+    broken: Any = object()
+    metrics.onQueryStarted(started())
+    for _ in range(3):
+        metrics.onQueryStarted(broken)
+        metrics.onQueryProgress(broken)
+        metrics.onQueryIdle(broken)
+        metrics.onQueryTerminated(broken)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 4
+    assert "onQueryProgress" in warnings[1]
+
+
+def test_a_port_in_use_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with Metrics(prometheus_port=port) as metrics:
+            assert metrics.port is None
+            metrics.onQueryProgress(progress(0, {"a": queue(1)}))
+            assert len(metrics.history()) == 1
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert f"port {port}" in warning
+    assert "prometheus_port" in warning
+
+
+def test_without_the_packages_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("prometheus_client", "matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtra, match=r"pip install 'amqp-spark\[metrics\]'"):
+        Metrics(prometheus_port=0)
+    query: Any = object()
+    with pytest.raises(MissingExtra, match=r"pip install 'amqp-spark\[plot\]'"):
+        show(query)
+    with Metrics() as metrics:
+        metrics.onQueryProgress(progress(0, {"a": queue(1)}))
+        assert len(metrics.history()) == 1
+
+
+@pytest.mark.parametrize("port", [-1, 65_536, True, "9464"])
+def test_a_port_that_is_none(port: Any) -> None:
+    with pytest.raises(OptionError, match=r"'prometheus_port'.*from 0 to 65535"):
+        Metrics(prometheus_port=port)
+
+
+def test_a_picture_of_no_batch(metrics: Metrics) -> None:
+    assert show(metrics.history())._repr_png_().startswith(b"\x89PNG")
+
+
+# --- reports between processes
+
+
+def test_reports_reach_all_who_watch_and_a_dead_socket_is_removed(tmp_path: Path) -> None:
+    with closing(reports.Inbox()) as one, closing(reports.Inbox()) as other:
+        (directory,) = tmp_path.iterdir()
+        assert directory.stat().st_mode & 0o777 == 0o700
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
+            dead.bind(str(directory / "1-0.sock"))
+        reports.send({"n": 1})
+        reports.send({"n": "x" * 10_000})
+        assert list(one.take()) == list(other.take()) == [{"n": 1}]
+        assert not (directory / "1-0.sock").exists()
+    assert list(directory.iterdir()) == []
+    reports.send({"n": 2})
+
+
+def test_a_full_inbox_holds_up_no_sender() -> None:
+    with closing(reports.Inbox()) as inbox:
+        for number in range(2000):
+            reports.send({"n": number})
+        found = [report["n"] for report in inbox.take()]
+    assert found == list(range(len(found)))
+    assert 0 < len(found) < 2000
+
+
+def test_a_directory_that_others_can_open_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(reports.Inbox()):
+        (directory,) = tmp_path.iterdir()
+        directory.chmod(0o755)
+        with pytest.raises(reports.ReportsUnavailable, match="mode 0700"):
+            reports.Inbox()
+        reports.send({"n": 1})
+        with Metrics() as metrics:
+            assert metrics.history().empty
+    assert "numbers of the sink cannot be received" in caplog.text
