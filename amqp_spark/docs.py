@@ -1,4 +1,4 @@
-"""Writes the tables of docs/options.md and docs/columns.md, and docs/errors.md, from those in the code.
+"""Writes the tables of docs/options.md, columns.md and monitoring.md, and docs/errors.md, from those in the code.
 
 ``python -m amqp_spark.docs [--check]``; a table stands between ``<!-- table name: ... -->`` and ``<!-- end -->``.
 
@@ -21,14 +21,17 @@ from amqp_core.error_conditions import CoreCondition
 from amqp_spark.arrow import decode as source
 from amqp_spark.arrow import encode as sink
 from amqp_spark.error_conditions import SparkCondition
+from amqp_spark.monitoring.history import COLUMNS, QUEUE_COLUMNS
+from amqp_spark.monitoring.prometheus import METRICS, PREFIX
 from amqp_spark.options import CONNECTION, SINK, SOURCE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql.types import DataType
 
     from amqp_core.error_conditions import Condition
+    from amqp_spark.monitoring.history import Column
     from amqp_spark.options import Option
 
 _FIELD = re.compile(r"\{(\w+)[^}]*\}")
@@ -80,6 +83,21 @@ def table_types_table() -> str:
     return "".join(["| letter | read as |\n|---|---|\n", *rows])
 
 
+def history_table(columns: Mapping[str, Column]) -> str:
+    """Format the columns of a history of metrics as a table."""
+    rows = [_row(f"`{name}`", f"`{each.dtype}`", each.unit, each.meaning) for name, each in columns.items()]
+    return "".join(["| column | dtype | unit | meaning |\n|---|---|---|---|\n", *rows])
+
+
+def metrics_table() -> str:
+    """Format the metrics for Prometheus as a table."""
+    rows = [
+        _row(f"`{PREFIX}{name}`", each.kind, ", ".join(f"`{label}`" for label in ("query", *each.labels)), each.meaning)
+        for name, each in METRICS.items()
+    ]
+    return "".join(["| metric | type | labels | meaning |\n|---|---|---|---|\n", *rows])
+
+
 def conditions_list() -> str:
     """Format all conditions of errors, by name."""
     every: list[Condition] = [*CoreCondition, *BrokerCondition, *SparkCondition]
@@ -97,6 +115,9 @@ def written(text: str) -> str:
         "wire_types": wire_types_table(),
         "table_types": table_types_table(),
         "conditions": conditions_list(),
+        "history": history_table(COLUMNS),
+        "queue_history": history_table(QUEUE_COLUMNS),
+        "metrics": metrics_table(),
     }
     return _TABLE.sub(lambda match: match[1] + tables[match[2]] + match[3], text)
 
@@ -124,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--directory", type=Path, default=Path("docs"), help="where they are (default: docs)")
     arguments = parser.parse_args(argv)
     differ = False
-    for name in ("options.md", "columns.md", "errors.md"):
+    for name in ("options.md", "columns.md", "errors.md", "monitoring.md"):
         path: Path = arguments.directory / name
         found = path.read_text(encoding="utf-8")
         text = written(found)

@@ -35,7 +35,7 @@ def scraped(metrics: Metrics) -> dict[str, float]:
 def test_metrics_of_a_query_agree_with_what_was_sent(
     spark: SparkSession, amqp_url: str, connect_0_10: Connect010, tmp_path: Path
 ) -> None:
-    client = connect_0_10(virtual_host=amqp_url.rpartition("/")[2])
+    client = connect_0_10(virtual_host=amqp_url.rpartition("/")[2], heartbeat=0)
     for queue in ("in", "out"):
         client.declare_queue(queue, durable=True)
     for number in range(COUNT):
