@@ -17,9 +17,11 @@ from amqp_spark.datasource.counters import MARK_SECONDS, QueueCounters
 from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 from tests.spark.driver import Driver
 from tests.spark.reader_support import numbers
+from tests.spark.transactional_state_support import idle_until
 
 if TYPE_CHECKING:
     from tests.spark.reader_support import Readers
+    from tests.spark.transactional_state_support import Consumers
     from tests.support.fake_broker import FakeBroker
 
 
@@ -161,6 +163,22 @@ def test_a_lost_session_shows_in_the_progress(fake: FakeBroker, readers: Readers
     driver.rows(10)
     fake.cut()
     fake.wait(lambda: through(driver)["q"]["metrics"]["lostSessions"] == 1)
+
+
+def test_transactions_and_the_spool_show_in_the_progress(fake: FakeBroker, consumers: Consumers) -> None:
+    fake.publish("q", *numbers(20))
+    driver = Driver(consumers(maxMessagesPerTrigger=10))
+    driver.trigger_until_rows()
+    while driver.trigger(fail=True) is None:
+        pass
+    fake.wait(lambda: through(driver)["q"]["metrics"]["committed"] == 2)
+    found = through(driver)["q"]["metrics"]
+    assert found["ownedBatches"] == 1
+    assert found["spoolBytes"] > 0
+    assert (found["rolledBack"], found["repeated"]) == (0, 0)
+    driver.trigger_until_rows()
+    idle_until(driver, lambda: through(driver)["q"]["metrics"]["spoolBytes"] == 0)
+    assert through(driver)["q"]["metrics"]["ownedBatches"] == 0
 
 
 # --- whether the first message of a block was delivered before
