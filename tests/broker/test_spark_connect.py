@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 ROWS = 1000
 SCRIPT = """
-import json, os, sys
+import json, os, sys, time
 from pyspark.sql import SparkSession
+from amqp_spark.monitoring import Metrics
 from amqp_spark.sink import AmqpBatchSink
 
 login, queue, directory = json.loads(os.environ["OPTIONS"]), os.environ["QUEUE"], os.environ["DIRECTORY"]
 spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 once = {"deliveryGuarantee": "exactly-once"}
+metrics = Metrics()
+spark.streams.addListener(metrics)
 found = {"browsed": spark.read.format("amqp").options(**login, queue=queue).load().count()}
 
 
@@ -36,7 +39,7 @@ def stream(consumer):
 
 
 def run(name, writer):
-    query = writer.option("checkpointLocation", f"{directory}/{name}").trigger(availableNow=True).start()
+    query = writer.queryName(name).option("checkpointLocation", f"{directory}/{name}").trigger(availableNow=True).start()
     try:
         query.awaitTermination()
     except Exception as error:
@@ -49,6 +52,11 @@ target = {"routingKey": queue}
 run("refused", stream("a").writeStream.foreachBatch(AmqpBatchSink({**login, **target, **once, "transactionalId": "w"})))
 run("sent", stream("a").writeStream.format("amqp").options(**login, **target, **once, transactionalId="w"))
 run("called", stream("b").writeStream.foreachBatch(AmqpBatchSink({**login, **target})))
+deadline = time.monotonic() + 60
+while (history := metrics.history())["rows_in"].sum() < 2 * 1000 and time.monotonic() < deadline:
+    time.sleep(0.1)
+sums = history.groupby("query")[["rows_in", "published", "committed"]].sum()
+found["metrics"] = {name: [int(value) for value in row] for name, row in zip(sums.index, sums.values)}
 print(json.dumps(found))
 """
 

@@ -41,7 +41,7 @@ def test_the_generated_tables_are_those_of_the_code(capsys: pytest.CaptureFixtur
 
 
 def test_a_table_that_differs_is_shown_and_mended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("options.md", "columns.md", "errors.md"):
+    for name in ("options.md", "columns.md", "errors.md", "monitoring.md"):
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(text.replace("| `queue` |", "| `Queue` |"), encoding="utf-8")
     where = ["--directory", str(tmp_path)]
@@ -174,6 +174,8 @@ def test_the_example_without_spark_runs(broker: Broker, connect: Connect, capsys
     assert left.message_count == 0
 
 
-@pytest.mark.parametrize("name", ["architecture.md", "delivery.md", "operations.md", "options.md", "columns.md"])
+@pytest.mark.parametrize(
+    "name", ["architecture.md", "delivery.md", "monitoring.md", "operations.md", "options.md", "columns.md"]
+)
 def test_every_document_is_reached_from_another(name: str) -> None:
     assert any(f"{name})" in path.read_text(encoding="utf-8") for path in DOCUMENTS if path.name != name)

@@ -12,7 +12,15 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "package", ["amqp_core", "amqp_spark", "amqp_spark.arrow.decode", "amqp_spark.arrow.encode", "amqp_spark.sink"]
+    "package",
+    [
+        "amqp_core",
+        "amqp_spark",
+        "amqp_spark.arrow.decode",
+        "amqp_spark.arrow.encode",
+        "amqp_spark.monitoring",
+        "amqp_spark.sink",
+    ],
 )
 def test_every_public_name_is_there(package: str) -> None:
     module = importlib.import_module(package)
