@@ -63,7 +63,20 @@ def _made_directory() -> Path:
     directory = _directory(make=True)
     if directory is None:
         raise ReportsUnavailable(errno.ENOTSUP, "this system has no UNIX sockets")
+    _clean(directory)
     return directory
+
+
+def _clean(directory: Path) -> None:
+    """Remove sockets that processes have left which ended without closing them."""
+    for path in directory.glob(f"*{_SUFFIX}"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+            except OSError:  # gone by now
+                continue
 
 
 def send(report: Mapping[str, object]) -> None:

@@ -106,7 +106,10 @@ class Metrics(StreamingQueryListener):
             self._export(prometheus_port, prometheus_address)
         self._inbox = self._opened()
         if self._inbox is not None:
-            threading.Thread(target=self._watch, args=(self._inbox,), name="amqp-metrics", daemon=True).start()
+            selector = selectors.DefaultSelector()
+            selector.register(self._inbox, selectors.EVENT_READ)  # here, since it may be closed when the thread begins
+            arguments = self._inbox, selector
+            threading.Thread(target=self._watch, args=arguments, name="amqp-metrics", daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -218,10 +221,9 @@ class Metrics(StreamingQueryListener):
             _log.warning("metrics: numbers of the sink cannot be received: %s", error)
             return None
 
-    def _watch(self, inbox: Inbox) -> None:
+    def _watch(self, inbox: Inbox, selector: selectors.BaseSelector) -> None:
         """Empty the socket while no event comes: it holds a few reports only."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(inbox, selectors.EVENT_READ)
+        with selector:
             while True:
                 ready = selector.select(1.0)
                 with self._lock:

@@ -13,6 +13,7 @@ import pytest
 from amqp_core.v0_10.messages import Message
 from amqp_spark.monitoring import Metrics
 from amqp_spark.monitoring.prometheus import METRICS, PREFIX
+from amqp_spark.sink import AmqpBatchSink
 from tests.support.process import wait_until
 from tests.support.prometheus import programs, scraping
 
@@ -96,14 +97,15 @@ def test_a_real_prometheus_runs_every_expression(
 
     login = {"url": amqp_url, "username": "guest", "password": "guest"}
     frame = spark.readStream.format("amqp").options(**login, queue="in").schema("body BINARY").load()
-    sink = {**login, "routingKey": "out", "checkpointLocation": str(tmp_path / "checkpoint")}
+    sink = AmqpBatchSink(login, routingKey="out")
     rules = tmp_path / "rules.yml"
     rules.write_text(alerts())
     subprocess.run([programs() / "promtool", "check", "rules", str(rules)], check=True, capture_output=True)
 
     with Metrics(prometheus_port=0) as metrics:
         spark.streams.addListener(metrics)
-        query = frame.writeStream.queryName("watched").format("amqp").options(**sink).start()
+        writing = frame.writeStream.queryName("watched").foreachBatch(sink)
+        query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         try:
             with scraping(f"127.0.0.1:{metrics.port}", tmp_path) as prometheus:
 

@@ -39,7 +39,8 @@ def stream(consumer):
 
 
 def run(name, writer):
-    query = writer.queryName(name).option("checkpointLocation", f"{directory}/{name}").trigger(availableNow=True).start()
+    query = writer.queryName(name).option("checkpointLocation", f"{directory}/{name}")
+    query = query.trigger(availableNow=True).start()
     try:
         query.awaitTermination()
     except Exception as error:
@@ -55,6 +56,7 @@ run("called", stream("b").writeStream.foreachBatch(AmqpBatchSink({**login, **tar
 deadline = time.monotonic() + 60
 while (history := metrics.history())["rows_in"].sum() < 2 * 1000 and time.monotonic() < deadline:
     time.sleep(0.1)
+spark.streams.removeListener(metrics)
 sums = history.groupby("query")[["rows_in", "published", "committed"]].sum()
 found["metrics"] = {name: [int(value) for value in row] for name, row in zip(sums.index, sums.values)}
 print(json.dumps(found))
@@ -84,3 +86,6 @@ def test_what_spark_connect_can_do(broker: Broker, connect: Connect, queue: str,
     assert "[AMQP_QUERY_UNKNOWN] Spark does not say which streaming query this is" in found["refused"]
     assert (found["sent"], found["called"]) == (None, None)
     assert depth(client, queue) == ROWS
+    assert found["metrics"]["sent"][:2] == [ROWS, ROWS]
+    assert found["metrics"]["sent"][2] > 0  # transactions of source and sink
+    assert found["metrics"]["called"][:2] == [ROWS, 0]  # the function runs where Spark says nothing of the query

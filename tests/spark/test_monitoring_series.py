@@ -246,6 +246,17 @@ def test_reports_reach_all_who_watch_and_a_dead_socket_is_removed(tmp_path: Path
     reports.send({"n": 2})
 
 
+def test_what_a_killed_process_has_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    with closing(reports.Inbox()) as living:
+        (directory,) = tmp_path.iterdir()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as dead:
+            dead.bind(str(directory / "1-0.sock"))
+        with closing(reports.Inbox()):
+            assert len(list(directory.iterdir())) == 2
+        reports.send({"n": 1})
+        assert list(living.take()) == [{"n": 1}]
+
+
 def test_a_full_inbox_holds_up_no_sender() -> None:
     with closing(reports.Inbox()) as inbox:
         for number in range(2000):
