@@ -259,4 +259,5 @@ def _check(name: str, value: object, least: int, most: int, allowed: str) -> Non
     if value is None and name == "prometheus_port":
         return
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise OptionError([SparkCondition.OPTION_INVALID(option=name, value=repr(value), reason="", allowed=allowed)])
+        problem = SparkCondition.OPTION_INVALID(option=name, value=repr(value), reason="", allowed=allowed)
+        raise OptionError([problem])
