@@ -247,7 +247,8 @@ class Metrics(StreamingQueryListener):
             self._server, _ = prometheus_client.start_http_server(port, address, registry)
         except OSError as error:
             _log.warning(
-                "metrics: nothing is served on %s port %d: %s. The query goes on; give another prometheus_port (--metrics-port)",
+                "metrics: nothing is served on %s port %d: %s. The query goes on; give another prometheus_port "
+                "(--metrics-port)",
                 address, port, error.strerror or error,
             )  # fmt: skip
         else:
