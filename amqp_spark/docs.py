@@ -39,7 +39,8 @@ def options_table(options: Sequence[Option]) -> str:
     """Format options as a table."""
     head = "| option | type | default | meaning | allowed |\n|---|---|---|---|---|\n"
     return head + "".join(
-        _row(f"`{each.name}`", each.kind.name, each.default, each.meaning, _plain(each.kind.allowed)) for each in options
+        _row(f"`{each.name}`", each.kind.name, each.default, each.meaning, _plain(each.kind.allowed))
+        for each in options
     )
 
 
