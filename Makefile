@@ -124,4 +124,4 @@ soak: $(STAMP) | prerequisites
 	@exec $(PY) -m tests.matrix.soak $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 clean:
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
