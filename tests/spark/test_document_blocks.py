@@ -61,6 +61,7 @@ GIVEN = {
     "docs/broker.md": Page(),
     "docs/columns.md": Page(("ticks",), left={"ticks": 0}),
     "docs/delivery.md": Page(("ticks",), left={"ticks": 0}),
+    "docs/doctor.md": Page(("ticks",), left={"ticks": MESSAGES}),
     "docs/guarantees.md": Page(("orders",), empty=("archive",), bound="archive", left={"archive": MESSAGES}),
     "docs/migration.md": Page(("orders",), empty=("seen",), left={"orders": 0, "seen": 2 * MESSAGES}),
     "docs/qpid.md": Page(("orders",), left={"orders": 0}),
