@@ -21,7 +21,7 @@ export JAVA_HOME := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/amqp_spark/jre/home
 endif
 BROKER_ARGS := $(if $(PORT),--port $(PORT)) $(if $(HEAP),--heap $(HEAP))
 
-.PHONY: help setup prerequisites broker demo prepare test test-all test-matrix lint format generate bench crash-matrix soak clean
+.PHONY: help setup prerequisites broker demo prepare test test-all test-matrix lint format generate docs bench crash-matrix soak clean
 
 help:
 	@echo 'make setup                 create .venv with the package (editable) and the development tools'
@@ -36,6 +36,7 @@ help:
 	@echo 'make lint                  check format, style, types, layers and generated files'
 	@echo 'make format                format the code and fix style errors'
 	@echo 'make generate              write generated code and documents'
+	@echo 'make docs                  build the documents as a site, build/site; a broken link fails'
 	@echo 'make clean                 remove .venv, build and caches'
 
 setup: $(STAMP)
@@ -77,6 +78,16 @@ generate: $(STAMP)
 	$(PY) specs/generate.py
 	$(PY) -m amqp_spark.docs
 
+# Apart from dev: the tests need none of it.
+.venv/.docs-done: $(STAMP)
+	@echo 'docs: zensical'
+	@$(PY) -m pip install --quiet --disable-pip-version-check --group docs
+	@touch $@
+
+docs: .venv/.docs-done
+	.venv/bin/zensical build --strict
+	@echo 'docs: build/site/index.html'
+
 # One more try for what a loaded machine breaks; the summary lists each (tests/README.md).
 RERUNS = $(if $(AMQP_TEST_ALL),,--reruns=1)
 
@@ -113,4 +124,4 @@ soak: $(STAMP) | prerequisites
 	@exec $(PY) -m tests.matrix.soak $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 clean:
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

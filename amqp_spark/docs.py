@@ -1,4 +1,4 @@
-"""Writes the tables of docs/options.md, columns.md and monitoring.md, and docs/errors.md, from those in the code.
+"""Writes the tables of docs/options.md, columns.md, monitoring.md and troubleshooting.md, and docs/errors.md.
 
 ``python -m amqp_spark.docs [--check]``; a table stands between ``<!-- table name: ... -->`` and ``<!-- end -->``.
 
@@ -42,7 +42,8 @@ def options_table(options: Sequence[Option]) -> str:
     """Format options as a table."""
     head = "| option | type | default | meaning | allowed |\n|---|---|---|---|---|\n"
     return head + "".join(
-        _row(f"`{each.name}`", each.kind.name, each.default, each.meaning, each.kind.allowed) for each in options
+        _row(f"`{each.name}`", each.kind.name, each.default, each.meaning, _plain(each.kind.allowed))
+        for each in options
     )
 
 
@@ -100,8 +101,17 @@ def metrics_table() -> str:
 
 def conditions_list() -> str:
     """Format all conditions of errors, by name."""
-    every: list[Condition] = [*CoreCondition, *BrokerCondition, *SparkCondition]
-    return "\n".join(map(_condition_section, sorted(every, key=lambda condition: condition.title)))
+    return "\n".join(map(_condition_section, _conditions()))
+
+
+def error_texts_table() -> str:
+    """Format all errors as a table, by their text."""
+    rows = [
+        _row(_sentence(each.what, "…"), _sentence(each.action, "…"), f"[{each.title}](errors.md#{each.title.lower()})")
+        for each in _conditions()
+    ]
+    rows.sort(key=lambda row: re.sub(r"[^a-z]", "", row.lower()))
+    return "".join(["| text | what to do | condition |\n|---|---|---|\n", *rows])
 
 
 def written(text: str) -> str:
@@ -118,14 +128,29 @@ def written(text: str) -> str:
         "history": history_table(COLUMNS),
         "queue_history": history_table(QUEUE_COLUMNS),
         "metrics": metrics_table(),
+        "error_texts": error_texts_table(),
     }
     return _TABLE.sub(lambda match: match[1] + tables[match[2]] + match[3], text)
 
 
 def _condition_section(condition: Condition) -> str:
-    sentences = _FIELD.sub(r"`<\1>`", f"{condition.what} {condition.action}").replace("``", "` `")
+    sentences = _sentence(f"{condition.what} {condition.action}", r"`<\1>`")
     texts = (sentences, condition.detail)
     return "\n".join([f"### {condition.title}\n", *(f"{text}\n" for text in texts if text)])
+
+
+def _conditions() -> list[Condition]:
+    every: list[Condition] = [*CoreCondition, *BrokerCondition, *SparkCondition]
+    return sorted(every, key=lambda condition: condition.title)
+
+
+def _sentence(text: str, field: str) -> str:
+    return _FIELD.sub(field, _plain(text)).replace("``", "` `")
+
+
+def _plain(text: str) -> str:
+    """Escape what is no link: ``host[:port][,host2]`` looks like one."""
+    return text.replace("][", "]\\[")
 
 
 def _row(*cells: str) -> str:
@@ -145,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--directory", type=Path, default=Path("docs"), help="where they are (default: docs)")
     arguments = parser.parse_args(argv)
     differ = False
-    for name in ("options.md", "columns.md", "errors.md", "monitoring.md"):
+    for name in ("options.md", "columns.md", "errors.md", "monitoring.md", "troubleshooting.md"):
         path: Path = arguments.directory / name
         found = path.read_text(encoding="utf-8")
         text = written(found)

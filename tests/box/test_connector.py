@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.messages import Message
+from tests.support.documents import ROOT, blocks
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
     from tests.box.conftest import Connect010
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "broker.md"
+DOCUMENT = ROOT / "docs" / "broker.md"
 
 
 @pytest.mark.spark
 def test_the_example_of_a_test_of_a_pipeline(tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    (example,) = [block for block in blocks if "def test_" in block]
+    (example,) = [block.code for block in blocks(DOCUMENT, "python") if not block.runs_here]
     (tmp_path / "test_orders.py").write_text(example)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}

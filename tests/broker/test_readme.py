@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,10 +11,12 @@ from chispa import assert_df_equality
 
 from amqp_core import ConnectOptions, Message, parse_url
 from amqp_core import connect as connect_to
+from tests.support.documents import README, blocks
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -24,11 +25,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.broker
 
-README = Path(__file__).resolve().parents[2] / "README.md"
-
 
 def examples() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    return [block.code for block in blocks(README, "python") if not block.runs_here]
 
 
 @pytest.mark.spark
@@ -88,11 +87,16 @@ def without_spark(name: str, node: Broker, queue: str) -> str:
 
 
 def test_the_example_without_spark(
-    broker: Broker, fresh_names: Iterator[str], capsys: pytest.CaptureFixture[str]
+    broker: Broker, connect: Connect, fresh_names: Iterator[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = without_spark("amqp_core", broker, next(fresh_names))
+    queue = next(fresh_names)
+    code = without_spark("amqp_core", broker, queue)
+    assert code.count("\n") <= 14
     exec(compile(code, "README.md", "exec"), {})
     assert capsys.readouterr().out == "b'hello'\n"
+    left = connect().query_queue(queue)
+    assert left is not None
+    assert left.message_count == 0
 
 
 def test_the_example_with_rabbitmq(rabbitmq: RabbitMQNode, capsys: pytest.CaptureFixture[str]) -> None:

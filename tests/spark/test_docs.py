@@ -1,11 +1,11 @@
-"""The documents say what the code does: generated tables, links, versions, and the example without Spark runs."""
+"""The documents say what the code does: generated tables, links, navigation, names, versions."""
 
 from __future__ import annotations
 
 import ast
 import pkgutil
 import re
-from pathlib import Path
+import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,18 +18,12 @@ from amqp_spark.arrow.decode import COLUMNS, DEFAULT_SCHEMA
 from amqp_spark.commands import ingest
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.options import CONNECTION, SINK, SOURCE
-from tests.support.dial import address
+from tests.support.documents import PAGES, README, ROOT, anchors, links
 
 if TYPE_CHECKING:
-    from tests.support.fixtures import Broker, Connect
+    from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [
-    ROOT / "README.md",
-    ROOT / "CHANGELOG.md",
-    ROOT / "examples" / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
-]
+DOCUMENTS = [README, ROOT / "CHANGELOG.md", ROOT / "examples" / "README.md", *PAGES]
 DEVELOPERS = [ROOT / "tests" / "README.md", ROOT / "tests" / "bench" / "README.md", ROOT / "specs" / "README.md"]
 CODE = ("amqp_core", "amqp_spark", "examples", "jobs", "specs", "tests")
 CONDITIONS = {condition.title for condition in (*CoreCondition, *BrokerCondition, *SparkCondition)}
@@ -41,7 +35,7 @@ def test_the_generated_tables_are_those_of_the_code(capsys: pytest.CaptureFixtur
 
 
 def test_a_table_that_differs_is_shown_and_mended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("options.md", "columns.md", "errors.md", "monitoring.md"):
+    for name in ("options.md", "columns.md", "errors.md", "monitoring.md", "troubleshooting.md"):
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(text.replace("| `queue` |", "| `Queue` |"), encoding="utf-8")
     where = ["--directory", str(tmp_path)]
@@ -72,26 +66,20 @@ def test_options_that_the_documents_name_exist() -> None:
     assert found >= {"url", "queue", "tls.caFile", "retry.maxAttempts"}, "or nothing was looked for"
 
 
-def anchors(path: Path) -> set[str]:
-    """Anchors of a document's headings, as the usual renderers make them."""
-    heads = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
-
-
 @pytest.mark.parametrize("path", [*DOCUMENTS, *DEVELOPERS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
-        if not target.startswith("https://"):
-            file, _, anchor = target.partition("#")
-            linked = path.parent / file if file else path
-            assert linked.exists(), target
-            assert not anchor or anchor in anchors(linked), target
+    for target in links(path):
+        file, _, anchor = target.partition("#")
+        linked = path.parent / file if file else path
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), target
+        assert path not in PAGES or linked.resolve().is_relative_to(path.parent), f"{target} is not in the site"
 
 
 @pytest.mark.parametrize("path", [*DOCUMENTS, *DEVELOPERS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_and_python_names_that_the_documents_name_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    for file in set(re.findall(r"\b(?:amqp_core|amqp_spark|jobs|specs|tests|docs)/[\w./]*\w", text)):
+    for file in set(re.findall(r"\b(?:amqp_core|amqp_spark|jobs|specs|tests|docs)/[\w./-]*\w", text)):
         assert (ROOT / file).exists(), file
     for module in set(re.findall(r"(?<![\w./])\w+\.py\b", text)):
         assert any(module in {path.name for path in (ROOT / top).rglob("*.py")} for top in CODE), module
@@ -155,27 +143,21 @@ def test_exit_codes_are_documented_as_the_jobs_say() -> None:
         assert f"{code} " in said
 
 
-@pytest.mark.broker
-def test_the_example_without_spark_runs(broker: Broker, connect: Connect, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = text[text.index("## Without Spark") :]
-    code = section[section.index("```python\n") + len("```python\n") :]
-    code = code[: code.index("```")]
-    assert code.count("\n") <= 14
-    host, port = address(broker)
-    code = code.replace('("localhost", 5672)', f'("{host}", {port})').replace("greetings", "readme-greetings")
-    code = code.replace('"guest", password="guest"', f'"{broker.username}", password="{broker.password}"')
-    exec(compile(code, "README.md", "exec"), {})
-    assert capsys.readouterr().out == "b'hello'\n"
-    client = connect()
-    left = client.query_queue("readme-greetings")
-    client.delete_queue("readme-greetings")
-    assert left is not None
-    assert left.message_count == 0
+def pages_of(navigation: object) -> list[str]:
+    """Files that a navigation names, in its order."""
+    if isinstance(navigation, str):
+        return [navigation]
+    assert isinstance(navigation, list | dict)
+    parts = navigation.values() if isinstance(navigation, dict) else navigation
+    return [page for part in parts for page in pages_of(part)]
 
 
-@pytest.mark.parametrize(
-    "name", ["architecture.md", "delivery.md", "monitoring.md", "operations.md", "options.md", "columns.md"]
-)
-def test_every_document_is_reached_from_another(name: str) -> None:
-    assert any(f"{name})" in path.read_text(encoding="utf-8") for path in DOCUMENTS if path.name != name)
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    site = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
+    assert sorted(pages_of(site["nav"])) == [path.name for path in PAGES]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_page_is_reached_from_the_readme_or_the_home_page(path: Path) -> None:
+    if path.name != "index.md":
+        assert f"(docs/{path.name})" in README.read_text(encoding="utf-8"), "the table of documents lacks it"
