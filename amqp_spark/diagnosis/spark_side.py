@@ -158,8 +158,16 @@ def _format(report: Report, session: SparkSession) -> None:
         report.ok(SECTION, 'format("amqp")', "found")
 
 
+def _master(session: SparkSession) -> str:
+    """The master that Spark runs with: a session's setting may be another one, which has no effect any more."""
+    try:
+        return str(session.sparkContext.master)
+    except Exception:  # noqa: BLE001 - Spark Connect has no context
+        return session.conf.get("spark.master", "") or ""
+
+
 def _retries(report: Report, session: SparkSession) -> None:
-    master = session.conf.get("spark.master", "") or ""
+    master = _master(session)
     if _LOCAL.fullmatch(master):
         advice = "Write local[n,4] as master: a task that lost its connection is then run again"
         report.add(SECTION, "retries of tasks", Status.WARNING, f"none: {master} runs each task once", advice)

@@ -7,12 +7,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 import amqp_spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from amqp_core.broker import Broker
     from amqp_spark.diagnosis.findings import Finding
 
@@ -21,6 +20,8 @@ pytestmark = pytest.mark.spark
 
 def test_the_session_of_a_notebook(spark: SparkSession, amqp_broker: Broker) -> None:
     amqp_spark.register(spark)
+    # what a library, or a job in this process, has set: it changes nothing of a Spark that runs
+    spark = SparkSession.builder.master("local[3,4]").getOrCreate()
     report = amqp_spark.doctor({"url": amqp_broker.url, "username": "guest", "password": "guest"})
 
     def found(name: str) -> Finding:
