@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -243,3 +244,9 @@ def test_spark_uses_an_archive_of_classes_if_there_is_one(cache: Path, monkeypat
     archive.touch()
     quick_spark.configure()
     assert os.environ["SPARK_SUBMIT_OPTS"].count(f"-XX:SharedArchiveFile={archive}") == 2, "of drivers and executors"
+
+
+def test_groups_that_make_installs_are_defined() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    assert {"dev", "docs"} <= set(re.findall(r"--group (\w+)", makefile)) <= set(groups)

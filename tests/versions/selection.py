@@ -36,6 +36,10 @@ BRIEF: Final = (
     "tests/broker/test_exactly_once_spool.py",
     "tests/broker/test_exactly_once_quorum.py",
     "tests/broker/test_exactly_once_sink.py",
+    # Events and progress of queries, as this Spark reports them; the look at its session and workers.
+    "tests/box/test_monitoring.py",
+    "tests/box/test_job_panel.py",
+    "tests/spark/test_doctor_in_spark.py",
     # The client below: sockets, TLS and threads of this Python.
     "tests/broker/test_client.py",
 )
