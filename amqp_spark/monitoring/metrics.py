@@ -151,7 +151,8 @@ class Metrics(StreamingQueryListener):
         """See StreamingQueryListener."""
         with self._lock:
             series = self._series(event.id, event.name)
-            series.query_id, series.active, series.seen = str(event.id), True, time.time()
+            series.begin(str(event.id))
+            series.seen = time.time()
 
     @_harmless
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
@@ -170,7 +171,7 @@ class Metrics(StreamingQueryListener):
             self._receive()
             for series in self._queries.values():
                 if series.query_id == str(event.id):
-                    series.seen = time.time()
+                    series.idle, series.seen = True, time.time()
 
     @_harmless
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802

@@ -1,12 +1,15 @@
 """The metrics of queries for Prometheus. ``prometheus_client`` (extra ``metrics``) is imported when it is needed.
 
 Values are taken when Prometheus scrapes. A metric that is not known, such as one of a sink that has not reported, is
-left out rather than 0.
+left out rather than 0. So are all gauges of a query that has ended, but ``query_active``: they would stay for ever at
+what its last batch had. While a query is idle Spark sends no numbers; that it is idle tells some of them.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from amqp_spark.monitoring.series import drain_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,7 +40,7 @@ def _one(
 
 
 def _last(value: Callable[[Any], Number | None]) -> Callable[[QuerySeries], Mapping[tuple[str, ...], Number | None]]:
-    return lambda series: {(): value(series.batches[-1])} if series.batches else {}
+    return lambda series: {(): value(series.current)} if series.current else {}
 
 
 def _sink(key: str) -> Callable[[QuerySeries], Mapping[tuple[str, ...], Number | None]]:
@@ -46,8 +49,30 @@ def _sink(key: str) -> Callable[[QuerySeries], Mapping[tuple[str, ...], Number |
 
 def _queue(name: str) -> Callable[[QuerySeries], Mapping[tuple[str, ...], Number | None]]:
     return lambda series: {
-        (queue.queue,): getattr(queue, name) for queue in (series.batches[-1].reading.queues if series.batches else ())
+        (queue.queue,): getattr(queue, name) for queue in (series.current.reading.queues if series.current else ())
     }
+
+
+def _queue_unless_idle(name: str) -> Callable[[QuerySeries], Mapping[tuple[str, ...], Number | None]]:
+    """0 while the query is idle: all that the reader had is in batches, and these are accepted."""
+    value = _queue(name)
+    return lambda series: {
+        queue: 0 if series.idle and number is not None else number for queue, number in value(series).items()
+    }
+
+
+def _growth(series: QuerySeries) -> Mapping[tuple[str, ...], Number | None]:
+    if series.current is None:
+        return {}
+    idle = series.idle and series.current.backlog is not None
+    return {(): 0 if idle else series.current.backlog_per_s}
+
+
+def _drain(series: QuerySeries) -> Mapping[tuple[str, ...], Number | None]:
+    """Not known while the query is idle, unless there is no backlog: the trend is of the time before."""
+    if series.current is None:
+        return {}
+    return {(): drain_seconds(series.current.backlog, None) if series.idle else series.current.drain_s}
 
 
 def _counted(name: str) -> Callable[[QuerySeries], Mapping[tuple[str, ...], Number | None]]:
@@ -64,7 +89,10 @@ METRICS: Final[dict[str, Metric]] = {
     "query_active": Metric(GAUGE, (), "1 while the query runs, 0 after its end", _one(lambda s: int(s.active))),
     "query_failures_total": Metric(COUNTER, (), "ends of the query with an error", _one(lambda s: s.totals.failures)),
     "last_progress_timestamp_seconds": Metric(
-        GAUGE, (), "when Spark last reported a batch, or that there is none to run", _one(lambda s: s.seen or None)
+        GAUGE,
+        (),
+        "when Spark last reported a batch, or that there is none to run",
+        _one(lambda s: s.seen or None if s.active else None),
     ),
     "batches_total": Metric(COUNTER, (), "batches", _one(lambda s: s.totals.batches)),
     "rows_in_total": Metric(COUNTER, (), "rows read", _one(lambda s: s.totals.rows_in)),
@@ -79,22 +107,28 @@ METRICS: Final[dict[str, Metric]] = {
         lambda s: {(phase,): seconds for phase, seconds in s.totals.phases.items()},
     ),
     "backlog_drain_seconds": Metric(
-        GAUGE, (), "until the backlog is gone, by its trend; +Inf: it does not shrink", _last(lambda b: b.drain_s)
+        GAUGE, (), "until the backlog is gone, by its trend; +Inf: it does not shrink", _drain
     ),
     "backlog_growth_messages_per_second": Metric(
         GAUGE,
         (),
-        "trend of the backlog over the last 5 minutes; negative: it shrinks",
-        _last(lambda b: b.backlog_per_s),
+        "trend of the backlog over the last 5 minutes; negative: it shrinks; 0 while the query is idle",
+        _growth,
     ),
     "buffer_limit_bytes": Metric(GAUGE, (), "option bufferBytes", _last(_buffer_bytes)),
     "source_backlog_messages": Metric(GAUGE, _Q, "messages in no batch yet", _queue("backlog")),
-    "source_waiting_messages": Metric(GAUGE, _Q, "messages of the backlog that the reader holds", _queue("waiting")),
+    "source_waiting_messages": Metric(
+        GAUGE,
+        _Q,
+        "messages of the backlog that the reader holds; 0 while the query is idle",
+        _queue_unless_idle("waiting"),
+    ),
     "source_oldest_unaccepted_seconds": Metric(
         GAUGE,
         _Q,
-        "since the reader received the oldest message that is not accepted; with exactly-once, that is in no batch",
-        _queue("oldest_s"),
+        "since the reader received the oldest message that is not accepted; with exactly-once, that is in no batch; 0 "
+        "while the query is idle",
+        _queue_unless_idle("oldest_s"),
     ),
     "source_held_bytes": Metric(GAUGE, _Q, "bytes that the reader holds", _queue("held_bytes")),
     "source_credit_messages": Metric(

@@ -76,6 +76,7 @@ class QuerySeries:
         label: its name, or its id.
         query_id: its id; another one if a query of the same name has come after it.
         active: whether it runs.
+        idle: whether Spark found nothing new since the last batch.
         seen: when it last gave a sign of life, in seconds since 1970.
         batches: the last batches, oldest first.
         totals: sums over all batches.
@@ -85,6 +86,7 @@ class QuerySeries:
         self.label = label
         self.query_id = query_id
         self.active = True
+        self.idle = False
         self.seen = 0.0
         self.batches: deque[Batch] = deque(maxlen=most_batches)
         self.totals = Totals()
@@ -93,8 +95,19 @@ class QuerySeries:
         self._reports: deque[Mapping[str, Any]] = deque(maxlen=MOST_REPORTS)
         """Those of batches whose progress event has not come yet: Spark may deliver events late."""
 
+    def begin(self, query_id: str) -> None:
+        """A run begins."""
+        self.query_id, self.active, self.idle, self._run = query_id, True, False, None
+
+    @property
+    def current(self) -> Batch | None:
+        """The last batch, if it is of the run that goes on; None before its first one and after its end."""
+        last = self.batches[-1] if self.active and self.batches else None
+        return last if last is not None and last.reading.run_id == self._run else None
+
     def add(self, reading: Reading) -> Batch:
         """Add a batch."""
+        self.idle = False
         if reading.run_id != self._run:  # another reader, which counts from 0
             self._run, self._before = reading.run_id, {}
         self.query_id = reading.query_id

@@ -175,8 +175,51 @@ def test_an_idle_query_gives_a_sign_of_life(metrics: Metrics) -> None:
     metrics.onQueryStarted(started())
     seen = 'amqp_spark_last_progress_timestamp_seconds{query="copied"}'
     before = exported(metrics)[seen]
-    metrics.onQueryIdle(QueryIdleEvent(uuid.UUID(ID), uuid.UUID(RUN), "2026-01-01T00:00:00.000Z"))
+    metrics.onQueryIdle(idle())
     assert exported(metrics)[seen] > before
+
+
+def idle() -> QueryIdleEvent:
+    return QueryIdleEvent(uuid.UUID(ID), uuid.UUID(RUN), "2026-01-01T00:00:00.000Z")
+
+
+def test_nothing_waits_and_nothing_grows_while_a_query_is_idle(metrics: Metrics) -> None:
+    """Spark sends no numbers then: those of the last batch would stay."""
+    metrics.onQueryStarted(started())
+    for batch, backlog in enumerate([100, 200]):
+        metrics.onQueryProgress(progress(batch, {"a": queue(backlog, oldestSeconds=590.0, waiting=7), "b": queue()}))
+    of_a = '{query="copied",queue="a"}'
+    of_query = '{query="copied"}'
+    names = (
+        f"amqp_spark_source_oldest_unaccepted_seconds{of_a}",
+        f"amqp_spark_source_waiting_messages{of_a}",
+        f"amqp_spark_backlog_growth_messages_per_second{of_query}",
+    )
+    assert [exported(metrics)[name] for name in names] == [590, 7, 10]
+
+    metrics.onQueryIdle(idle())
+    samples = exported(metrics)
+    assert [samples[name] for name in names] == [0, 0, 0]
+    assert f"amqp_spark_backlog_drain_seconds{of_query}" not in samples
+    assert 'amqp_spark_source_waiting_messages{query="copied",queue="b"}' not in samples  # still not known
+
+    metrics.onQueryProgress(progress(2, {"a": queue(300, oldestSeconds=2.0, waiting=1)}))
+    assert [exported(metrics)[name] for name in names] == [2, 1, 10]
+
+
+def test_a_query_that_has_ended_keeps_its_counters_only(metrics: Metrics) -> None:
+    metrics.onQueryStarted(started())
+    metrics.onQueryProgress(progress(0, {"a": queue(5, oldestSeconds=590.0, received=3)}))
+    metrics.onQueryTerminated(terminated())
+    of_query = {name: value for name, value in exported(metrics).items() if "_total" not in name}
+    assert of_query == {'amqp_spark_query_active{query="copied"}': 0}
+    assert exported(metrics)['amqp_spark_source_received_messages_total{query="copied",queue="a"}'] == 3
+
+    metrics.onQueryStarted(started(run=OTHER_RUN))  # the next run has no batch yet
+    assert not [name for name in exported(metrics) if "oldest" in name]
+    metrics.onQueryProgress(progress(0, {"a": queue(5, oldestSeconds=1.0)}, run=OTHER_RUN))
+    assert exported(metrics)['amqp_spark_source_oldest_unaccepted_seconds{query="copied",queue="a"}'] == 1
+    assert len(metrics.history()) == 2
 
 
 def test_a_listener_throws_nothing_and_warns_once(metrics: Metrics, caplog: pytest.LogCaptureFixture) -> None:
