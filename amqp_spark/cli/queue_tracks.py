@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark.cli.progress import counted
@@ -11,7 +12,7 @@ from amqp_spark.monitoring.readings import read_progress
 from amqp_spark.monitoring.series import TREND_BATCHES, TREND_SECONDS, QuerySeries, drain_seconds, slope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from datetime import datetime
 
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 COURSE: Final = 60
 """Backlogs that are kept of each queue, one for each event."""
+FRESH_SECONDS: Final = 5.0
+MOST_FRESH_SECONDS: Final = 30.0
+"""A rate is shown for so long after its event, since Spark sends none while a query waits for messages: the first, but
+longer, up to the second, where events come less often (a trigger), and where batches take longer."""
 _LOSSES: Final = {
     "rejected": ("message", "messages", "rejected: outside of the schema"),
     "repeated": ("message", "messages", "read again after a lost session: possible duplicates"),
@@ -34,7 +39,7 @@ class Track:
 
     Attributes:
         queue: its name.
-        rate: messages received per second, since the event before.
+        rate: messages received per second, since the event before; 0 if there was no event for a while.
         backlog: messages that are in no batch yet.
         course: the last backlogs, oldest first.
         growth: of the backlog in messages per second, by its trend.
@@ -65,9 +70,15 @@ class _Course:
 
 
 class QueueTracks:
-    """The queues of one query over time. Not thread-safe."""
+    """The queues of one query over time. Not thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        clock: seconds from any beginning.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._fresh_until = clock()
         self._series = QuerySeries("", "", TREND_BATCHES)
         self._courses: dict[str, _Course] = {}
         self._until = ""
@@ -91,6 +102,8 @@ class QueueTracks:
             self.batches += 1
         since = 0.0 if self._at is None else (reading.time - self._at).total_seconds()
         seconds, self._at = since or reading.batch_s, reading.time
+        expected = max(2 * reading.batch_s, min(1.5 * since, MOST_FRESH_SECONDS))
+        self._fresh_until = self._clock() + max(FRESH_SECONDS, expected)
         for queue in batch.queues:
             course = self._courses.setdefault(queue.queue, _Course())
             course.rate = self._rate(queue, batch, seconds)
@@ -104,7 +117,10 @@ class QueueTracks:
 
     def tracks(self) -> tuple[Track, ...]:
         """The queues, in the order of the source."""
-        return tuple(_track(queue, course) for queue, course in self._courses.items())
+        found = (_track(queue, course) for queue, course in self._courses.items())
+        if self._clock() <= self._fresh_until:
+            return tuple(found)
+        return tuple(track if track.rate is None else replace(track, rate=0.0) for track in found)
 
     def losses(self) -> tuple[str, ...]:
         """What the reader has counted that it should not have to, one text for each."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from amqp_spark.cli.queue_tracks import COURSE, LastBatch, QueueTracks, Track
+from amqp_spark.cli.queue_tracks import COURSE, FRESH_SECONDS, MOST_FRESH_SECONDS, LastBatch, QueueTracks, Track
 
 
 def event(second: int, latest: object, *, rows: int = 10, batch: int | None = None) -> StreamingQueryProgress:
@@ -59,6 +59,22 @@ def test_an_event_without_a_batch_changes_backlogs_only() -> None:
     assert tracks.last == LastBatch(number=0, rows=4, seconds=2.0)
     assert (tracks.rows, tracks.batches) == (4, 1)
     assert tracks.tracks()[0].backlog == 9
+    assert tracks.tracks()[0].rate == 0.0
+
+
+def test_a_rate_is_zero_after_a_while_without_an_event() -> None:
+    now = 100.0
+    tracks = QueueTracks(clock=lambda: now)
+    tracks.add([event(0, {"a": queue(7, received=10), "b": {"metrics": {}}})])
+    now += FRESH_SECONDS
+    assert [track.rate for track in tracks.tracks()] == [5.0, None]
+    now += 1
+    assert [(track.rate, track.backlog) for track in tracks.tracks()] == [(0.0, 7), (None, None)]
+    tracks.add([event(10, {"a": queue(7, received=30)})])
+    now += 10  # the next event is due, if there is a trigger of 10 s
+    assert tracks.tracks()[0].rate == 2.0
+    tracks.add([event(610, {"a": queue(7, received=630)})])
+    now += MOST_FRESH_SECONDS + 1  # a longer trigger
     assert tracks.tracks()[0].rate == 0.0
 
 
