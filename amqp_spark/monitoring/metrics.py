@@ -78,7 +78,7 @@ class Metrics(StreamingQueryListener):
 
     Raises:
         MissingExtra: a port or registry is given, and ``prometheus_client`` is not installed.
-        OptionError: a port or a number that is not allowed.
+        OptionError: a port or a number that is not allowed, or a registry that has the metrics of another ``Metrics``.
     """
 
     def __init__(
@@ -241,7 +241,15 @@ class Metrics(StreamingQueryListener):
         registry = self._registry
         if registry is None:
             registry = prometheus_client.CollectorRegistry()
-        registry.register(self._collector)
+        try:
+            registry.register(self._collector)
+        except ValueError as error:
+            reason = f": it has metrics of that name ({prometheus.PREFIX}...), of another Metrics probably"
+            allowed = "another registry, or this one after close() of the first Metrics"
+            problem = SparkCondition.OPTION_INVALID(
+                option="registry", value=repr(registry), reason=reason, allowed=allowed
+            )
+            raise OptionError([problem]) from error
         if port is None:
             return
         try:

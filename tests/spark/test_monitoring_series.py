@@ -268,6 +268,14 @@ def test_a_port_that_is_none(port: Any) -> None:
         Metrics(prometheus_port=port)
 
 
+def test_a_registry_has_the_metrics_of_one_listener() -> None:
+    registry = CollectorRegistry()
+    with Metrics(registry=registry), pytest.raises(OptionError, match=r"'registry'.*another registry.*close\(\)"):
+        Metrics(registry=registry)
+    with Metrics(registry=registry) as metrics:
+        assert exported(metrics) == {}
+
+
 def test_a_picture_of_no_batch(metrics: Metrics) -> None:
     assert show(metrics.history())._repr_png_().startswith(b"\x89PNG")
 
