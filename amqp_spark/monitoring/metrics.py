@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 _Event = TypeVar("_Event")
 
 MOST_QUERIES: Final = 200
-"""Queries that are kept; the one that ended first goes first."""
+"""Queries that are kept: a further one replaces the one that ended first. Queries that run are kept, however many."""
 MOST_UNKNOWN: Final = 256
 """Reports that are kept until their query is known; most are of queries of other drivers."""
 
@@ -180,7 +180,7 @@ class Metrics(StreamingQueryListener):
             self._receive()
             for series in self._queries.values():
                 if series.query_id == str(event.id):
-                    series.active = False
+                    series.active, series.ended = False, time.monotonic()
                     series.totals.failures += event.exception is not None
 
     # --- inside
@@ -193,9 +193,9 @@ class Metrics(StreamingQueryListener):
     def _series(self, query_id: object, name: str | None) -> QuerySeries:
         label = label_of(query_id, name)
         if label not in self._queries:
-            ended = [label for label, series in self._queries.items() if not series.active]
+            ended = [series for series in self._queries.values() if not series.active]
             if len(self._queries) >= MOST_QUERIES and ended:
-                del self._queries[ended[0]]
+                del self._queries[min(ended, key=lambda each: each.ended).label]
             self._queries[label] = QuerySeries(label, str(query_id), self._most_batches)
         return self._queries[label]
 

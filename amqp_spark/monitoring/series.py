@@ -77,6 +77,7 @@ class QuerySeries:
         query_id: its id; another one if a query of the same name has come after it.
         active: whether it runs.
         idle: whether Spark found nothing new since the last batch.
+        ended: when it last ended, by the monotonic clock; 0.0: not yet.
         seen: when it last gave a sign of life, in seconds since 1970.
         batches: the last batches, oldest first.
         totals: sums over all batches.
@@ -87,6 +88,7 @@ class QuerySeries:
         self.query_id = query_id
         self.active = True
         self.idle = False
+        self.ended = 0.0
         self.seen = 0.0
         self.batches: deque[Batch] = deque(maxlen=most_batches)
         self.totals = Totals()

@@ -70,12 +70,12 @@ def progress(
     return QueryProgressEvent(StreamingQueryProgress.fromJson(fields))
 
 
-def started(name: str | None = "copied", run: str = RUN) -> QueryStartedEvent:
-    return QueryStartedEvent(uuid.UUID(ID), uuid.UUID(run), name, "2026-01-01T00:00:00.000Z", set())
+def started(name: str | None = "copied", run: str = RUN, query: str = ID) -> QueryStartedEvent:
+    return QueryStartedEvent(uuid.UUID(query), uuid.UUID(run), name, "2026-01-01T00:00:00.000Z", set())
 
 
-def terminated(exception: str | None = None) -> QueryTerminatedEvent:
-    return QueryTerminatedEvent(uuid.UUID(ID), uuid.UUID(RUN), exception, None)
+def terminated(exception: str | None = None, query: str = ID) -> QueryTerminatedEvent:
+    return QueryTerminatedEvent(uuid.UUID(query), uuid.UUID(RUN), exception, None)
 
 
 def exported(metrics: Metrics) -> dict[str, float]:
@@ -220,6 +220,19 @@ def test_a_query_that_has_ended_keeps_its_counters_only(metrics: Metrics) -> Non
     metrics.onQueryProgress(progress(0, {"a": queue(5, oldestSeconds=1.0)}, run=OTHER_RUN))
     assert exported(metrics)['amqp_spark_source_oldest_unaccepted_seconds{query="copied",queue="a"}'] == 1
     assert len(metrics.history()) == 2
+
+
+def test_the_query_that_ended_first_makes_room(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqp_spark.monitoring.metrics.MOST_QUERIES", 2)
+    ids = {name: str(uuid.uuid4()) for name in "abcd"}
+    for name in "ab":
+        metrics.onQueryStarted(started(name, query=ids[name]))
+    for name in "ba":
+        metrics.onQueryTerminated(terminated(query=ids[name]))
+    for name, kept in (("c", "ac"), ("d", "cd")):
+        metrics.onQueryStarted(started(name, query=ids[name]))
+        shown = {key for key in exported(metrics) if "query_active" in key}
+        assert shown == {f'amqp_spark_query_active{{query="{each}"}}' for each in kept}
 
 
 def test_a_listener_throws_nothing_and_warns_once(metrics: Metrics, caplog: pytest.LogCaptureFixture) -> None:
