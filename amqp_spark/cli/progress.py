@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import time
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
@@ -12,6 +11,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from amqp_spark.monitoring.readings import Number
 
 _TASKS_SECONDS = 10  # between two lines about tasks
 
@@ -63,12 +64,14 @@ class Progress:
 
     def update(self, query: StreamingQuery) -> None:
         """Process the batches that have finished since the last call."""
-        backlog: int | None = None
+        from amqp_spark.monitoring.readings import backlog_of  # noqa: PLC0415 - --help must not wait for Spark, pandas
+
+        backlog: Number | None = None
         recent = query.recentProgress
         if self._display is not None:
             self._display.show(recent)
         for each in recent:
-            backlog = _backlog(each.sources)
+            backlog = backlog_of(each.sources)
             rows = each.numInputRows
             if each.batchId <= self._seen or rows == 0:
                 continue
@@ -84,7 +87,7 @@ class Progress:
         if self._bar is not None:
             self._bar.set_postfix_str(f"{_batches(self.batches)}{_also(backlog)}", refresh=True)
 
-    def _batch(self, batch_id: int, rows: int, rate: float | None, written: str, backlog: int | None) -> None:
+    def _batch(self, batch_id: int, rows: int, rate: float | None, written: str, backlog: Number | None) -> None:
         if self._bar is not None:
             self._bar.update(rows)
         elif not self._quiet and self._display is None:
@@ -157,24 +160,5 @@ def _written(rows: int, written: int) -> str:
     return "" if written in {rows, -1} else f", {written:,} written"
 
 
-def _also(backlog: int | None) -> str:
+def _also(backlog: Number | None) -> str:
     return "" if backlog is None else f", backlog {backlog:,}"
-
-
-def _backlog(sources: Iterable[object]) -> int | None:
-    """The sum of the backlogs that the sources report in ``latestOffset``; ``None`` if none is known."""
-    known = [count for source in sources for count in _counts(getattr(source, "latestOffset", None))]
-    return sum(known) if known else None
-
-
-def _counts(latest: object) -> Iterable[int]:
-    if isinstance(latest, str):
-        try:
-            latest = json.loads(latest)
-        except ValueError:
-            return
-    if isinstance(latest, dict):
-        for entry in latest.values():
-            waiting = entry.get("backlog", entry.get("lag")) if isinstance(entry, dict) else None
-            if isinstance(waiting, int):
-                yield waiting

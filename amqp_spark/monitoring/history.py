@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pandas as pd
 
 from amqp_spark.monitoring.readings import total
-from amqp_spark.monitoring.series import oldest
+from amqp_spark.monitoring.series import most
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ def _sum(name: str) -> Callable[[Batch], object]:
 
 
 def _most(name: str) -> Callable[[Batch], object]:
-    return lambda batch: max((v for q in batch.queues if (v := getattr(q, name)) is not None), default=None)
+    return lambda batch: most(batch.queues, name)
 
 
 def _sink(key: str) -> Callable[[Batch], object]:
@@ -83,7 +83,7 @@ COLUMNS: Final[dict[str, Column]] = {
     ),
     "drain_s": Column(REAL, "s", "until the backlog is gone; infinite: it does not shrink", lambda b: b.drain_s),
     "oldest_s": Column(
-        REAL, "s", "since the reader received the oldest message that is not accepted", lambda b: oldest(b.queues)
+        REAL, "s", "since the reader received the oldest message that is not accepted", _most("oldest_s")
     ),
     "batch_s": Column(REAL, "s", "duration of the batch", lambda b: b.reading.batch_s),
     "offset_s": Column(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from amqp_spark.monitoring.series import drain_seconds
+from amqp_spark.monitoring.series import drain_seconds, most
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -79,10 +79,6 @@ def _counted(name: str) -> Callable[[QuerySeries], Mapping[tuple[str, ...], Numb
     return lambda series: {(queue,): counts.get(name) for queue, counts in series.totals.queues.items()}
 
 
-def _buffer_bytes(batch: Any) -> Number | None:
-    return max((q.buffer_bytes for q in batch.queues if q.buffer_bytes is not None), default=None)
-
-
 _Q: Final = ("queue",)
 
 METRICS: Final[dict[str, Metric]] = {
@@ -115,7 +111,7 @@ METRICS: Final[dict[str, Metric]] = {
         "trend of the backlog over the last 5 minutes; negative: it shrinks; 0 while the query is idle",
         _growth,
     ),
-    "buffer_limit_bytes": Metric(GAUGE, (), "option bufferBytes", _last(_buffer_bytes)),
+    "buffer_limit_bytes": Metric(GAUGE, (), "option bufferBytes", _last(lambda b: most(b.queues, "buffer_bytes"))),
     "source_backlog_messages": Metric(GAUGE, _Q, "messages in no batch yet", _queue("backlog")),
     "source_waiting_messages": Metric(
         GAUGE,

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
@@ -115,6 +115,11 @@ def read_progress(progress: StreamingQueryProgress) -> Reading:
         phases=phases,
         queues=_merged(queue for source in progress.sources for queue in _queues(source.latestOffset)),
     )
+
+
+def backlog_of(sources: Iterable[object]) -> Number | None:
+    """Messages that are in no batch yet, over the ``sources`` of a progress event; None if no backlog is known."""
+    return total(queue.backlog for source in sources for queue in _queues(getattr(source, "latestOffset", None)))
 
 
 def _time(text: str) -> datetime:

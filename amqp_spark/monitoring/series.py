@@ -210,6 +210,6 @@ def drain_seconds(backlog: Number | None, growth: float | None) -> float | None:
     return backlog / -growth if growth < 0 else math.inf
 
 
-def oldest(queues: Sequence[QueueReading]) -> Number | None:
-    """The greatest age over queues."""
-    return max(known(queue.oldest_s for queue in queues), default=None)
+def most(queues: Sequence[QueueReading], name: str) -> Number | None:
+    """The greatest value that a field has over queues; None if none is known."""
+    return max(known(getattr(queue, name) for queue in queues), default=None)
