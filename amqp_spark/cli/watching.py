@@ -36,7 +36,8 @@ def add_watching_arguments(group: argparse._ArgumentGroup) -> None:
         choices=(AUTO, PANEL, LINES, NONE),
         default=AUTO,
         help="on standard error: a live panel (on a terminal, with the extra 'panel'), one line per batch, or nothing "
-        "(default: auto, the panel where there can be one, else lines)",
+        "(default: auto, the panel where there can be one; else, on a terminal and with the package tqdm, one live "
+        "line; else lines)",
     )
     group.add_argument(
         "--quiet",
@@ -74,7 +75,7 @@ def check_watching(arguments: argparse.Namespace, stream: TextIO) -> None:
             raise _missing("Panels (--progress panel)", "rich", "panel")
         if not _is_terminal(stream):
             raise CommandLineError(
-                "--progress panel needs a terminal, and standard error is none", "Use --progress auto or lines"
+                "--progress panel needs a terminal, and standard error is not one", "Use --progress auto or lines"
             )
     if arguments.metrics_port is not None:
         _port(arguments.metrics_port)
@@ -88,7 +89,7 @@ def check_watching(arguments: argparse.Namespace, stream: TextIO) -> None:
 
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) <= _MOST_PORT):
-        raise CommandLineError(f"--metrics-port {text!r} is no port", f"Give a number from 0 to {_MOST_PORT}")
+        raise CommandLineError(f"--metrics-port {text!r} is not a port", f"Give a number from 0 to {_MOST_PORT}")
     return int(text)
 
 

@@ -52,11 +52,11 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     [
         (["--metrics-port", "0"], "prometheus_client", "(--metrics-port) need the package prometheus_client, which"),
         (["--progress", "panel"], "rich", "(--progress panel) need the package rich, which"),
-        (["--progress", "panel"], None, "--progress panel needs a terminal, and standard error is none"),
+        (["--progress", "panel"], None, "--progress panel needs a terminal, and standard error is not one"),
         (["--progress", "lines", "--quiet"], None, "--quiet and --progress lines exclude each other"),
-        (["--metrics-port", "65536"], None, "--metrics-port '65536' is no port. Give a number from 0 to 65535"),
-        (["--metrics-port", "-1"], None, "--metrics-port '-1' is no port"),
-        (["--metrics-port", "http"], None, "--metrics-port 'http' is no port"),
+        (["--metrics-port", "65536"], None, "--metrics-port '65536' is not a port. Give a number from 0 to 65535"),
+        (["--metrics-port", "-1"], None, "--metrics-port '-1' is not a port"),
+        (["--metrics-port", "http"], None, "--metrics-port 'http' is not a port"),
     ],
 )
 def test_one_error_before_anything_starts(
