@@ -89,8 +89,8 @@ def _examine_broker(report: Report, site: Site) -> None:
         types = {queue: queues.examine(report, site, queue) for queue in site.queues}
         for exchange in site.exchanges:
             exchanges.examine(report, site, exchange)
-        found = rights.examine(report, site, capabilities)
         known = {queue: kind for queue, kind in types.items() if kind is not None}
+        found = rights.examine(report, site, capabilities, known)
         guarantees.examine(report, site, capabilities, found, known)
     except AmqpError as error:
         report.refused(connection.SECTION, "examination", error)

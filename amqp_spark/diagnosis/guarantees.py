@@ -27,13 +27,11 @@ def examine(
     Args:
         queue_types: of the queues whose type is known, on a broker that has types of queues.
     """
-    wants_source = site.exactly_once and bool(site.queues or not site.exchanges)
-    wants_sink = site.exactly_once and bool(site.exchanges or not site.queues)
     if rights.read is False:
         report.fail(SECTION, "source", "none: the login may not read the queue", "Let it be granted the right to read")
     else:
         report.ok(SECTION, "source", "at-most-once, at-least-once")
-        _source(report, capabilities, rights, queue_types, wanted=wants_source)
+        _source(report, capabilities, rights, queue_types, wanted=site.wants_source)
     if rights.write is False:
         report.fail(
             SECTION, "sink", "none: the login may not write to the exchange", "Let it be granted the right to write"
@@ -44,7 +42,7 @@ def examine(
         report.fail(SECTION, "sink", "none: the broker confirms no messages", advice, exit_code=EXIT_OPTIONS)
         return
     report.ok(SECTION, "sink", "at-least-once")
-    _sink(report, capabilities, rights, wanted=wants_sink)
+    _sink(report, capabilities, rights, wanted=site.wants_sink)
 
 
 def _source(
