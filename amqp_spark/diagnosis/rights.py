@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.api import Xid
-from amqp_core.errors import AmqpError, ConnectionFailed, NotFound
+from amqp_core.errors import AmqpError, ConnectionFailed, NotFound, UnauthorizedAccess
 from amqp_spark.cli.errors import EXIT_BROKER
 from amqp_spark.diagnosis import exchanges, queues
 from amqp_spark.diagnosis.findings import Status, told
@@ -242,6 +242,9 @@ def _ask(report: Report, site: Site, about: str, right: str, question: Callable[
             is_there = question(client)
     except NotFound:
         return None  # that it does not exist has been said
+    except UnauthorizedAccess as error:
+        report.skip(about, right, f"not known, since it depends on the routing key: {told(error)[0]}")
+        return None
     except AmqpError as error:
         report.skip(about, right, f"not known: {told(error)[0]}")
         return None
