@@ -155,6 +155,9 @@ def _try(report: Report, site: Site, attempt: Attempt, need: Need) -> bool | Non
             SECTION, name, status, problem, f"{remedy}: needed for {purpose}" if remedy else f"Needed for {purpose}"
         )
         return False
+    except Exception as error:  # noqa: BLE001 - the other attempts go on
+        report.unexpected(SECTION, name, error)
+        return None
     report.ok(SECTION, name, f"yes: {attempt.value}")
     return True
 
@@ -247,6 +250,9 @@ def _ask(report: Report, site: Site, about: str, right: str, question: Callable[
         return None
     except AmqpError as error:
         report.skip(about, right, f"not known: {told(error)[0]}")
+        return None
+    except Exception as error:  # noqa: BLE001 - the other questions go on
+        report.unexpected(about, right, error)
         return None
     if is_there:
         report.ok(about, right, "the login has the right")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import socket
 import threading
 from contextlib import closing, contextmanager
@@ -16,7 +18,7 @@ from amqp_core import ConnectOptions, connect, parse_url
 from amqp_core.broker import Broker, running
 from amqp_core.broker.rights import Grants, Patterns
 from amqp_spark.demo.java import require_java
-from amqp_spark.diagnosis import findings, spark_side
+from amqp_spark.diagnosis import clock, findings, guarantees, network, queues, rights, spark_side, tls
 from amqp_spark.diagnosis.findings import Report
 from amqp_spark.errors import OptionError
 from tests.box.logins_support import PASSWORD, write_users
@@ -417,6 +419,69 @@ def test_the_screen(doctor: Doctor, amqp_broker: Broker, vhost: str) -> None:
     assert lines[absent + 2].split()[0] == "→"
     assert lines[-1].endswith("not tried or not offered")
     assert len(lines) < 50
+
+
+def test_an_unexpected_error_ends_its_section_only(
+    doctor: Doctor, guarded: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise ValueError(f"{PASSWORD} is no number\nmore")
+
+    for module in (network, clock, queues, guarantees):
+        name = "_versions" if module is network else "examine"
+        monkeypatch.setattr(module, name, fail)
+    told = doctor(guarded.url, "--queue", "ticks", "--exchange", "out", *PLAIN, login=("carol", PASSWORD))
+    assert told.code == 1
+    text = "unexpected error ValueError: <redacted> is no number"
+    host = f"127.0.0.1:{guarded.port}"
+    for about in (host, "queue 'ticks'", "guarantees"):
+        assert told.found[about, "examination"][:2] == ("error", text)
+    assert told.value("connection", "examination of the clock") == text
+    assert told.status("connection", "login") == told.status("exchange 'out'", "exists") == "ok"
+    assert told.status("rights", "declare") == told.status("Spark", "driver") == "ok"
+
+
+def test_a_certificate_that_cannot_be_examined(doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise ValueError("no such time")
+
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    monkeypatch.setattr(tls, "_examine_time", fail)
+    with running(**certificate(authority, tmp_path, "127.0.0.1")) as broker:
+        told = doctor(broker.url, "--option", f"tls.caFile={tmp_path / 'ca.pem'}")
+    assert told.code == 1
+    assert told.about("examination of TLS")[:2] == ("error", "unexpected error ValueError: no such time")
+    assert told.about("protocols")[0] == told.status("connection", "login") == "ok"
+
+
+def test_an_unexpected_error_of_one_attempt(
+    doctor: Doctor, amqp_broker: Broker, vhost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise RuntimeError
+
+    monkeypatch.setattr(rights, "_publish", fail)
+    monkeypatch.setattr(rights, "_may_write", fail)
+    told = doctor(amqp_broker.url_of(vhost), "--exchange", "amq.topic")
+    assert told.code == 1
+    assert told.status("rights", "write") == told.status("exchange 'amq.topic'", "write") == "error"
+    assert told.status("rights", "read") == "ok"
+    assert told.status("guarantees", "sink, exactly-once") == "skipped", "not known"
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_sigint_prints_what_was_found_so_far(
+    doctor: Doctor, amqp_broker: Broker, vhost: str, monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(clock, "examine", lambda *_: signal.raise_signal(signal.SIGINT))
+    code, out, err = doctor.run(amqp_broker.url_of(vhost), *form)
+    assert code == 130
+    assert "stopped by SIGINT" in err
+    assert "round trip" in out
+    assert "rights" not in out
+    if form:
+        assert json.loads(out)["exit_code"] == 130
 
 
 def test_java(monkeypatch: pytest.MonkeyPatch, empty_path: Path) -> None:
