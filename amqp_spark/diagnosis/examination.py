@@ -143,6 +143,12 @@ def site_of(options: Mapping[str, object]) -> Site:
         if key.lower() in given - _SOURCE - _SINK
     ]
     lowered = {key.lower(): value for key, value in options.items()}
+    if not given & (_SOURCE ^ _SINK):
+        # Neither side is named: each value has to suit one of them. The queue that a source requires may be missing.
+        shared = connection | {key: value for key, value in options.items() if key.lower() in _SHARED}
+        of_source = Given((*CONNECTION, *SOURCE), "source", shared | {"queue": "any"}).problems
+        of_sink = Given((*CONNECTION, *SINK), "sink", shared).problems
+        problems += of_source if of_source and of_sink else []
     for kind, names in sides:
         if given & names - _SHARED:
             own = {key: value for key, value in options.items() if key.lower() in names | _BASE}

@@ -19,6 +19,7 @@ from amqp_core.broker import Broker, running
 from amqp_core.broker.rights import Grants, Patterns
 from amqp_spark.demo.java import require_java
 from amqp_spark.diagnosis import clock, findings, guarantees, network, queues, rights, spark_side, tls
+from amqp_spark.diagnosis.examination import site_of
 from amqp_spark.diagnosis.findings import Report
 from amqp_spark.errors import OptionError
 from tests.box.logins_support import PASSWORD, write_users
@@ -538,6 +539,21 @@ def test_the_function_names_all_wrong_options() -> None:
         amqp_spark.doctor({"url": "amqp://h", "selector": "a = 1", "checkpointLocation": "/data"})
     with pytest.raises(OptionError, match="AMQP_OPTION_REQUIRED"):
         amqp_spark.doctor({"queue": "q"})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("deliveryGuarantee", "exactlyonce"), ("QUEUETYPE", "quorun"), ("timestampUnit", "ns")]
+)
+def test_the_function_checks_options_of_both_sides(option: str, value: str) -> None:
+    with pytest.raises(OptionError, match=value) as told:
+        amqp_spark.doctor({"url": "amqp://h", option: value})
+    assert len(told.value.problems) == 1
+
+
+def test_the_function_takes_a_value_that_suits_one_side() -> None:
+    site = site_of({"url": "amqp://h", "deliveryGuarantee": "at-most-once", "queueType": "quorum"})
+    assert (site.exactly_once, site.queues) == (False, ())
+    assert site_of({"url": "amqp://h", "deliveryGuarantee": "exactly-once"}).exactly_once
 
 
 def test_a_text_of_an_error_becomes_value_and_advice() -> None:
