@@ -86,7 +86,7 @@ def _examine_broker(report: Report, site: Site) -> None:
         if len(site.options.hosts) > 1:
             advice = "Start one of the brokers, or correct the list"
             report.fail(connection.SECTION, "connection", "no host of the list can be reached", advice)
-        report.skip(connection.SECTION, "login", "not tried, since no port is open")
+        report.skip(connection.SECTION, "login", "not tried, since no host can be reached")
         return
     capabilities = None
     with report.examining(connection.SECTION):

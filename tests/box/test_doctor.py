@@ -15,12 +15,15 @@ import trustme
 
 import amqp_spark
 from amqp_core import ConnectOptions, connect, parse_url
+from amqp_core.api import Capabilities
 from amqp_core.broker import Broker, running
 from amqp_core.broker.rights import Grants, Patterns
+from amqp_core.errors import UnauthorizedAccess
 from amqp_spark.demo.java import require_java
 from amqp_spark.diagnosis import clock, findings, guarantees, network, queues, rights, spark_side, tls
 from amqp_spark.diagnosis.examination import site_of
 from amqp_spark.diagnosis.findings import Report
+from amqp_spark.diagnosis.site import Site
 from amqp_spark.errors import OptionError
 from tests.box.logins_support import PASSWORD, write_users
 from tests.support.doctor import Doctor
@@ -144,7 +147,7 @@ def test_a_name_that_is_not_resolved(doctor: Doctor) -> None:
     assert told.code == 3
     assert told.status("no-such-host.invalid:5672", "name") == "error"
     assert "resolved" in told.value("no-such-host.invalid:5672", "name")
-    assert told.status("connection", "login") == "skipped"
+    assert told.found["connection", "login"][:2] == ("skipped", "not tried, since no host can be reached")
     assert told.status("Spark", "driver") == "ok"
 
 
@@ -231,7 +234,8 @@ def certificate(authority: trustme.CA, directory: Path, name: str, **times: Any)
 
 
 NOW = datetime.now(UTC)
-LONG_AGO, YESTERDAY, SOON = NOW - timedelta(days=90), NOW - timedelta(days=1), NOW + timedelta(days=5, hours=1)
+LONG_AGO, YESTERDAY = NOW - timedelta(days=90), NOW - timedelta(days=1)
+SOON, LATER = NOW + timedelta(days=5, hours=1), NOW + timedelta(days=90)
 
 
 @pytest.mark.parametrize(
@@ -241,9 +245,10 @@ LONG_AGO, YESTERDAY, SOON = NOW - timedelta(days=90), NOW - timedelta(days=1), N
         ("127.0.0.1", {"not_after": SOON}, True, ("warning", "ok", "ok"), 0),
         ("other.example.org", {}, True, ("ok", "ok", "error"), 3),
         ("127.0.0.1", {"not_before": LONG_AGO, "not_after": YESTERDAY}, True, ("error", "skipped", "skipped"), 3),
+        ("127.0.0.1", {"not_before": SOON, "not_after": LATER}, True, ("error", "skipped", "skipped"), 3),
         ("127.0.0.1", {}, False, ("ok", "error", "skipped"), 3),
     ],
-    ids=["good", "ends-soon", "wrong-name", "expired", "unknown-authority"],
+    ids=["good", "ends-soon", "wrong-name", "expired", "not-yet", "unknown-authority"],
 )
 def test_certificates(
     doctor: Doctor,
@@ -262,6 +267,7 @@ def test_certificates(
     assert told.code == code
     found = tuple(told.about(f"certificate {what}")[0] for what in ("ends", "chain", "name"))
     assert found == statuses
+    assert ("not valid now" in told.about("certificate chain")[1]) == (found[0] == "error")
     assert told.about("TLS")[:2] == ("ok", "TLSv1.3")
     assert told.about("protocols")[0] == "ok", "asked without a login, whatever the certificate is"
     assert (("connection", "login") in told.found) == (code == 0)
@@ -454,6 +460,43 @@ def test_a_certificate_that_cannot_be_examined(doctor: Doctor, tmp_path: Path, m
     assert told.code == 1
     assert told.about("examination of TLS")[:2] == ("error", "unexpected error ValueError: no such time")
     assert told.about("protocols")[0] == told.status("connection", "login") == "ok"
+
+
+def test_a_queue_that_fails_after_it_was_found(
+    doctor: Doctor, guarded: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise UnauthorizedAccess(403, None, "access to it refused")
+
+    monkeypatch.setattr(queues, "_properties", fail)
+    told = doctor(guarded.url, "--queue", "ticks", *PLAIN, login=("carol", PASSWORD))
+    assert told.code == 3
+    assert (told.status("queue 'ticks'", "exists"), told.status("queue 'ticks'", "properties")) == ("ok", "error")
+
+
+RABBITMQ = Capabilities(counts_deliveries=True, distributed_transactions=False, local_transactions=False)
+
+
+@pytest.mark.parametrize(
+    ("types", "status", "text"),
+    [
+        ({"a": "stream", "b": "stream"}, "ok", "yes: stream"),
+        ({"a": "stream", "b": "quorum"}, "error", "may not declare the lock"),
+        ({"a": "stream"}, "error", "may not declare the lock"),
+        ({"a": "classic", "b": "stream"}, "error", "'a' is a classic queue,"),
+        ({"a": "classic", "b": "classic"}, "error", "'a', 'b' are classic queues,"),
+    ],
+)
+def test_a_login_that_may_not_declare_locks(types: dict[str, str], status: str, text: str) -> None:
+    report = Report("here")
+    site = Site(ConnectOptions(hosts=(("h", 1),)), queues=("a", "b"), exactly_once=True)
+    guarantees.examine(report, site, RABBITMQ, rights.Rights(declare=False), types)
+    found = report.of("guarantees", "source, exactly-once")
+    assert found is not None
+    assert found.status == status
+    assert text in found.value
+    is_needed = "declare" in rights.needed(site, RABBITMQ, types).now
+    assert is_needed == ("lock" in text)
 
 
 def test_an_unexpected_error_of_one_attempt(
