@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _INVALID: Final = "invalid"
 """As a priority, which is a number, and as an expiration, which is milliseconds in digits."""
+_TOPIC: Final = "access to topic '"
+"""A refusal of RabbitMQ that is about the routing key: the right on the exchange is there."""
 
 
 def may_read(driver: Driver, queue: str) -> bool:
@@ -38,6 +40,8 @@ def may_write(driver: Driver, exchange: str) -> bool:
 
     Raises:
         NotFound: no such exchange.
+        UnauthorizedAccess: the login may publish to it with some routing keys only (topic permissions of RabbitMQ), so
+            that there is no answer for the exchange as a whole.
         ProtocolError: the broker has not refused it.
     """
     properties = spec.BasicProperties(expiration=_INVALID)
@@ -56,5 +60,7 @@ def may_write(driver: Driver, exchange: str) -> bool:
 def _is_right_there(driver: Driver, error: CommandFailed) -> bool:
     driver.check()  # it may be the error that ended the client
     if isinstance(error, NotFound):
+        raise error
+    if isinstance(error, UnauthorizedAccess) and _TOPIC in error.description:
         raise error
     return not isinstance(error, UnauthorizedAccess)

@@ -5,10 +5,10 @@
 Nothing of yours is touched: no message is read or published, nothing is bound. What the login may do is tried on
 temporary exclusive queues, which end with their session. docs/doctor.md explains every finding.
 
-exit codes: 0 nothing is wrong (there may be warnings); 1 Spark or its workers cannot be used; 2 the command line or an
-option is wrong, or the broker does not offer what is asked for (--exactly-once); 3 the broker could not be used
-(unreachable, certificate, login or virtual host refused, queue or exchange missing, no right); 130 stopped by SIGINT
-(Ctrl-C). Of several errors the first one counts.
+exit codes: 0 nothing is wrong (there may be warnings); 1 Spark or its workers cannot be used, or an unexpected error; 2
+the command line or an option is wrong, or the broker does not offer what is asked for (--exactly-once); 3 the broker
+could not be used (unreachable, certificate, login or virtual host refused, queue or exchange missing, no right); 130
+stopped by SIGINT (Ctrl-C), after what was found so far. Of several errors the first one counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from amqp_spark import cli
 from amqp_spark.demo.java import require_java
-from amqp_spark.diagnosis.examination import examine, settings_of
+from amqp_spark.diagnosis.examination import examine, report_of, settings_of
+from amqp_spark.diagnosis.findings import EXIT_INTERRUPTED
 from amqp_spark.diagnosis.site import Site
 from amqp_spark.options.connection import CONNECTION
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PROGRAM = "amqp-spark doctor"
-_EXIT_INTERRUPTED = 130
 
 
 def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
@@ -81,12 +81,18 @@ def run(arguments: argparse.Namespace) -> int:
             started.append(spark)
         return spark
 
+    report = report_of(site)
     try:
-        report = examine(site, session=session)
+        try:
+            examine(report, site, session=session)
+        finally:
+            for spark in started:
+                spark.stop()
+    except KeyboardInterrupt:
+        report.is_stopped = True
+        raise
     finally:
-        for spark in started:
-            spark.stop()
-    say(report.json() if arguments.json else "\n".join(report.lines(plain=not _shows_symbols())))
+        say(report.json() if arguments.json else "\n".join(report.lines(plain=not _shows_symbols())))
     return report.exit_code
 
 
@@ -118,6 +124,6 @@ def main(argv: Sequence[str] | None = None, *, program: str = PROGRAM) -> int:
         return run(arguments)
     except KeyboardInterrupt:
         sys.stderr.write(f"\n{program}: stopped by SIGINT\n")
-        return _EXIT_INTERRUPTED
+        return EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 - everything becomes a message and an exit code
         return cli.fail(program, error)

@@ -6,7 +6,6 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from amqp_core.address import format_address
-from amqp_core.errors import AmqpError
 from amqp_spark.diagnosis import clock, connection, exchanges, guarantees, network, queues, rights, spark_side
 from amqp_spark.diagnosis.findings import Report, listed
 from amqp_spark.diagnosis.site import Site
@@ -45,7 +44,10 @@ def doctor(options: Mapping[str, object]) -> Report:
     Raises:
         OptionError: with every problem of the options.
     """
-    return examine(site_of(options), session=_active_session)
+    site = site_of(options)
+    report = report_of(site)
+    examine(report, site, session=_active_session)
+    return report
 
 
 def _active_session() -> SparkSession | None:
@@ -57,43 +59,57 @@ def _active_session() -> SparkSession | None:
     return SparkSession.getActiveSession()
 
 
-def examine(site: Site, *, session: Callable[[], SparkSession | None]) -> Report:
-    """Examine a broker and a login, then the side of Spark.
-
-    Args:
-        site: what is examined.
-        session: returns the session to be examined, and starts it if that is asked for; ``None``: without one.
-    """
+def report_of(site: Site) -> Report:
+    """An empty report about a broker."""
     options = site.options
     where = listed(format_address(*each) for each in options.hosts)
     vhost = f"virtual host {options.virtual_host!r}" if options.virtual_host else "the default virtual host"
-    report = Report(f"{'amqps' if options.tls else 'amqp'}://{where}, {vhost}")
-    _examine_broker(report, site)
-    spark_side.examine(report, session)
-    return report
+    return Report(f"{'amqps' if options.tls else 'amqp'}://{where}, {vhost}", secrets=[options.password or ""])
+
+
+def examine(report: Report, site: Site, *, session: Callable[[], SparkSession | None]) -> None:
+    """Examine a broker and a login, then the side of Spark. An unexpected error ends its section, not the others.
+
+    Args:
+        report: gets the findings, each as soon as it is known.
+        site: what is examined.
+        session: returns the session to be examined, and starts it if that is asked for; ``None``: without one.
+    """
+    with report.examining(connection.SECTION):
+        _examine_broker(report, site)
+    with report.examining(spark_side.SECTION):
+        spark_side.examine(report, session)
 
 
 def _examine_broker(report: Report, site: Site) -> None:
-    try:
-        if not network.examine(report, site.options):
-            if len(site.options.hosts) > 1:
-                advice = "Start one of the brokers, or correct the list"
-                report.fail(connection.SECTION, "connection", "no host of the list can be reached", advice)
-            report.skip(connection.SECTION, "login", "not tried, since no port is open")
-            return
+    if not network.examine(report, site.options):
+        if len(site.options.hosts) > 1:
+            advice = "Start one of the brokers, or correct the list"
+            report.fail(connection.SECTION, "connection", "no host of the list can be reached", advice)
+        report.skip(connection.SECTION, "login", "not tried, since no host can be reached")
+        return
+    capabilities = None
+    with report.examining(connection.SECTION):
         capabilities = connection.examine(report, site)
-        if capabilities is None:
-            report.skip(guarantees.SECTION, "everything else", "not tried, since there is no connection")
-            return
+    if capabilities is None:
+        report.skip(guarantees.SECTION, "everything else", "not tried, since there is no connection")
+        return
+    with report.examining(connection.SECTION, name="examination of the clock"):
         clock.examine(report, site)
-        types = {queue: queues.examine(report, site, queue) for queue in site.queues}
-        for exchange in site.exchanges:
+    types: dict[str, str] = {}
+    for queue in site.queues:
+        with report.examining(queues.section(queue)):
+            kind = queues.examine(report, site, queue)
+            if kind is not None:
+                types[queue] = kind
+    for exchange in site.exchanges:
+        with report.examining(exchanges.section(exchange)):
             exchanges.examine(report, site, exchange)
-        found = rights.examine(report, site, capabilities)
-        known = {queue: kind for queue, kind in types.items() if kind is not None}
-        guarantees.examine(report, site, capabilities, found, known)
-    except AmqpError as error:
-        report.refused(connection.SECTION, "examination", error)
+    found = rights.Rights()
+    with report.examining(rights.SECTION):
+        found = rights.examine(report, site, capabilities, types)
+    with report.examining(guarantees.SECTION):
+        guarantees.examine(report, site, capabilities, found, types)
 
 
 def settings_of(options: Mapping[str, object]) -> ConnectionSettings:
@@ -127,6 +143,12 @@ def site_of(options: Mapping[str, object]) -> Site:
         if key.lower() in given - _SOURCE - _SINK
     ]
     lowered = {key.lower(): value for key, value in options.items()}
+    if not given & (_SOURCE ^ _SINK):
+        # Neither side is named: each value has to suit one of them. The queue that a source requires may be missing.
+        shared = connection | {key: value for key, value in options.items() if key.lower() in _SHARED}
+        of_source = Given((*CONNECTION, *SOURCE), "source", shared | {"queue": "any"}).problems
+        of_sink = Given((*CONNECTION, *SINK), "sink", shared).problems
+        problems += of_source if of_source and of_sink else []
     for kind, names in sides:
         if given & names - _SHARED:
             own = {key: value for key, value in options.items() if key.lower() in names | _BASE}

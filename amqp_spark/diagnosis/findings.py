@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import html
 import json
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp_core.error_conditions import condition_of
-from amqp_spark.cli.errors import EXIT_BROKER, EXIT_DONE
+from amqp_core.errors import AmqpError
+from amqp_spark.cli.errors import EXIT_BROKER, EXIT_DONE, EXIT_FAILED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     import pandas as pd
 
@@ -29,6 +31,9 @@ class Status(StrEnum):
 _SYMBOLS: Final = {Status.OK: "✓", Status.WARNING: "!", Status.ERROR: "✗", Status.SKIPPED: "–"}  # noqa: RUF001 - a dash
 _PLAIN: Final = {Status.OK: "ok", Status.WARNING: "!!", Status.ERROR: "XX", Status.SKIPPED: "--"}
 _COLOURS: Final = {Status.OK: "#1a7f37", Status.WARNING: "#9a6700", Status.ERROR: "#cf222e", Status.SKIPPED: "#6e7781"}
+EXIT_INTERRUPTED: Final = 130
+_MOST_TEXT: Final = 200
+"""Characters of the text of an unexpected error."""
 _COLUMNS: Final = ("section", "name", "status", "value", "advice")
 
 
@@ -59,11 +64,17 @@ class Report:
     Attributes:
         title: what was examined, without secrets.
         findings: the findings.
+        is_stopped: whether SIGINT ended the examination, so that findings are missing.
+
+    Args:
+        secrets: what texts of unexpected errors must not show.
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, *, secrets: Iterable[str] = ()) -> None:
         self.title = title
         self.findings: list[Finding] = []
+        self.is_stopped = False
+        self._secrets = tuple(secret for secret in secrets if secret)
 
     def ok(self, section: str, name: str, value: object) -> None:
         """Add what is as it should be."""
@@ -88,6 +99,24 @@ class Report:
         value, remedy = told(error)
         self.add(section, name, status, value, advice or remedy)
 
+    def unexpected(self, section: str, name: str, error: Exception, *, status: Status = Status.ERROR) -> None:
+        """Add an error that the doctor does not know: its class and the first line of its text."""
+        text = str(error).partition("\n")[0]
+        for secret in self._secrets:
+            text = text.replace(secret, "<redacted>")
+        value = f"unexpected error {type(error).__name__}: {text[:_MOST_TEXT] or 'without a text'}"
+        self.add(section, name, status, value, "Report it as a fault of amqp-spark", exit_code=EXIT_FAILED)
+
+    @contextmanager
+    def examining(self, section: str, *, name: str = "examination", status: Status = Status.ERROR) -> Iterator[None]:
+        """Within it any error becomes a finding of the section, so that the examination can go on after it."""
+        try:
+            yield
+        except AmqpError as error:
+            self.refused(section, name, error, status=status)
+        except Exception as error:  # noqa: BLE001 - what is not expected must not take the other findings away
+            self.unexpected(section, name, error, status=status)
+
     def add(
         self,
         section: str,
@@ -104,7 +133,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """That of the first error, as docs/operations.md lists them for the jobs; 0 without an error."""
+        """That of the first error, as docs/operations.md lists them for the jobs; 0 without one; 130 if stopped."""
+        if self.is_stopped:
+            return EXIT_INTERRUPTED
         return next((each.exit_code for each in self.findings if each.exit_code), EXIT_DONE)
 
     def of(self, section: str, name: str) -> Finding | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_spark.cli.errors import EXIT_OPTIONS
 from amqp_spark.diagnosis.findings import Status, listed
+from amqp_spark.diagnosis.rights import needs_lock
 from amqp_spark.options import CLASSIC
 
 if TYPE_CHECKING:
@@ -27,13 +28,11 @@ def examine(
     Args:
         queue_types: of the queues whose type is known, on a broker that has types of queues.
     """
-    wants_source = site.exactly_once and bool(site.queues or not site.exchanges)
-    wants_sink = site.exactly_once and bool(site.exchanges or not site.queues)
     if rights.read is False:
         report.fail(SECTION, "source", "none: the login may not read the queue", "Let it be granted the right to read")
     else:
         report.ok(SECTION, "source", "at-most-once, at-least-once")
-        _source(report, capabilities, rights, queue_types, wanted=wants_source)
+        _source(report, site, capabilities, rights, queue_types, wanted=site.wants_source)
     if rights.write is False:
         report.fail(
             SECTION, "sink", "none: the login may not write to the exchange", "Let it be granted the right to write"
@@ -44,19 +43,26 @@ def examine(
         report.fail(SECTION, "sink", "none: the broker confirms no messages", advice, exit_code=EXIT_OPTIONS)
         return
     report.ok(SECTION, "sink", "at-least-once")
-    _sink(report, capabilities, rights, wanted=wants_sink)
+    _sink(report, capabilities, rights, wanted=site.wants_sink)
 
 
 def _source(
-    report: Report, capabilities: Capabilities, rights: Rights, queue_types: Mapping[str, str], *, wanted: bool
+    report: Report,
+    site: Site,
+    capabilities: Capabilities,
+    rights: Rights,
+    queue_types: Mapping[str, str],
+    *,
+    wanted: bool,
 ) -> None:
     name = "source, exactly-once"
     if capabilities.counts_deliveries:
         classic = sorted(queue for queue, kind in queue_types.items() if kind == CLASSIC)
         if classic:
-            value = f"no: {listed(map(repr, classic))} is a classic queue, which a crash of the broker may rewind"
+            are = "is a classic queue" if len(classic) == 1 else "are classic queues"
+            value = f"no: {listed(map(repr, classic))} {are}, which a crash of the broker may rewind"
             _not_offered(report, name, value, "Use a quorum queue or a stream", wanted=wanted)
-        elif rights.declare is False:
+        elif rights.declare is False and needs_lock(site, queue_types):
             value = "no from quorum queues: the login may not declare the lock; yes from streams"
             _not_offered(report, name, value, "Let it be granted the rights of docs/operations.md", wanted=wanted)
         elif queue_types:

@@ -26,7 +26,13 @@ def examine(report: Report, options: ConnectOptions) -> bool:
     """
     wrong = Status.ERROR if len(options.hosts) == 1 else Status.WARNING
     hosts = [Host(host, port, wrong) for host, port in options.hosts]
-    return sum(_examine_host(report, options, host) for host in hosts) > 0  # all of them, also after one that is open
+    opened = []
+    for host in hosts:
+        is_open = True  # also after an unexpected error: the login tells more
+        with report.examining(host.section, status=wrong):
+            is_open = _examine_host(report, options, host)
+        opened.append(is_open)
+    return any(opened)
 
 
 def _examine_host(report: Report, options: ConnectOptions, host: Host) -> bool:
@@ -45,7 +51,10 @@ def _examine_host(report: Report, options: ConnectOptions, host: Host) -> bool:
     report.ok(section, "port", f"{host.port} is open")
     context = None
     if options.tls:
-        if not tls.examine(report, options, host):
+        is_tls = True
+        with report.examining(section, name="examination of TLS", status=wrong):
+            is_tls = tls.examine(report, options, host)
+        if not is_tls:
             return True
         context = lenient_context(options)  # no login is sent
     _versions(report, options, host, context)

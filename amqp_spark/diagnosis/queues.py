@@ -59,7 +59,7 @@ def examine(report: Report, site: Site, queue: str) -> str | None:
                 report.skip(about, "properties", f"AMQP {client.protocol} does not tell them for this broker")
                 return None
     except AmqpError as error:
-        report.refused(about, "exists", error)
+        report.refused(about, "properties" if report.of(about, "exists") else "exists", error)
         return None
     if not client.capabilities.queue_types or not declared.is_complete:
         return None
@@ -182,7 +182,8 @@ def _deliveries(report: Report, about: str, client: Client, kind: str, arguments
     limit = _given(arguments, _DELIVERIES)
     if kind == QUORUM and not limit and client.capabilities.unlimited_deliveries:
         advice = f"Each crash of a reader counts: declare the queue with {_LIMIT}=-1, or set a policy"
-        report.warn(about, "delivery limit", "20 returns, the default of RabbitMQ, then a message is dropped", advice)
+        value = "20 returns, the default of RabbitMQ, if no policy sets it; then a message is dropped"
+        report.warn(about, "delivery limit", value, advice)
         return ""
     if not limit:
         return "delivery limit"

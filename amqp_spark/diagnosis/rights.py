@@ -12,14 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.api import Xid
-from amqp_core.errors import AmqpError, ConnectionFailed, NotFound
+from amqp_core.errors import AmqpError, ConnectionFailed, NotFound, UnauthorizedAccess
 from amqp_spark.cli.errors import EXIT_BROKER
 from amqp_spark.diagnosis import exchanges, queues
 from amqp_spark.diagnosis.findings import Status, told
 from amqp_spark.diagnosis.site import temporary_name
+from amqp_spark.options import QUORUM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from amqp_core.api import Capabilities, Client
     from amqp_spark.diagnosis.findings import Report
@@ -42,13 +43,13 @@ class Attempt:
         name: of the finding.
         run: does it.
         value: what was done, if it works.
-        purpose: what needs it.
+        purpose: what may need it, besides exactly-once.
     """
 
     name: str
     run: Callable[[Client], None]
     value: str
-    purpose: str
+    purpose: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,33 +65,75 @@ class Rights:
     """To all exchanges of the user."""
 
 
-def examine(report: Report, site: Site, capabilities: Capabilities) -> Rights:
-    """Try what the connector does, each with a client of its own, since a refusal may end the client."""
-    declare = _try(report, site, _DECLARE)
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What exactly-once needs. Immutable: any thread may use it.
+
+    Attributes:
+        ever: names of the attempts that some use of it needs on this broker.
+        now: names of those that the use that is wanted needs; a refusal of one of them is an error.
+    """
+
+    ever: frozenset[str]
+    now: frozenset[str]
+
+
+def needed(site: Site, capabilities: Capabilities, queue_types: Mapping[str, str]) -> Need:
+    """What exactly-once needs on this broker: nothing where the broker does not offer it.
+
+    Args:
+        queue_types: of the queues whose type is known, on a broker that has types of queues.
+    """
+    queues_of_states = {_DECLARE.name, _WRITE.name, _READ.name}
+    source: set[str] = set()
+    if capabilities.counts_deliveries:
+        source = {_DECLARE.name}  # the lock of a quorum queue, which nothing is published to
+    elif capabilities.local_transactions and capabilities.binding_queries:
+        source = queues_of_states | {_LOCAL.name}
+    sink = queues_of_states | {_DISTRIBUTED.name} if capabilities.distributed_transactions else set()
+    now = set(sink) if site.wants_sink else set()
+    if site.wants_source and (not capabilities.counts_deliveries or needs_lock(site, queue_types)):
+        now |= source
+    return Need(frozenset(source | sink), frozenset(now))
+
+
+def needs_lock(site: Site, queue_types: Mapping[str, str]) -> bool:
+    """Whether a queue is, or may be, of type quorum, on a broker that counts the deliveries of those."""
+    return not site.queues or any(queue_types.get(queue, QUORUM) == QUORUM for queue in site.queues)
+
+
+def examine(report: Report, site: Site, capabilities: Capabilities, queue_types: Mapping[str, str]) -> Rights:
+    """Try what the connector does, each with a client of its own, since a refusal may end the client.
+
+    Args:
+        queue_types: as of :func:`needed`.
+    """
+    need = needed(site, capabilities, queue_types)
+    declare = _try(report, site, _DECLARE, need)
     for attempt in (_WRITE, _READ):
         if declare:
-            _try(report, site, attempt)
+            _try(report, site, attempt, need)
         else:
             report.skip(SECTION, attempt.name, _NO_QUEUE)
     local = distributed = None
     if not capabilities.local_transactions:
         report.skip(SECTION, _LOCAL.name, "this broker does not keep them whole: not used, not tried")
     elif declare:
-        local = _try(report, site, _LOCAL)
+        local = _try(report, site, _LOCAL, need)
     else:
         report.skip(SECTION, _LOCAL.name, _NO_QUEUE)
     if not capabilities.distributed_transactions:
         report.skip(SECTION, _DISTRIBUTED.name, "the protocol has none")
     elif declare:
-        distributed = _try(report, site, _DISTRIBUTED)
+        distributed = _try(report, site, _DISTRIBUTED, need)
     else:
         report.skip(SECTION, _DISTRIBUTED.name, _NO_QUEUE)
     return Rights(declare, local, distributed, *_examine_own(report, site))
 
 
-def _try(report: Report, site: Site, attempt: Attempt) -> bool | None:
+def _try(report: Report, site: Site, attempt: Attempt, need: Need) -> bool | None:
     """Report whether something works; ``None`` if the connection failed, so that it is not known."""
-    name, purpose = attempt.name, attempt.purpose
+    name = attempt.name
     try:
         with site.connect() as client:
             attempt.run(client)
@@ -99,11 +142,22 @@ def _try(report: Report, site: Site, attempt: Attempt) -> bool | None:
         return None
     except AmqpError as error:
         problem, remedy = told(error)
-        status = Status.ERROR if site.exactly_once else Status.WARNING
+        uses = [*(["exactly-once"] if name in need.ever else []), *([attempt.purpose] if attempt.purpose else [])]
+        purpose = " and ".join(uses)
+        if name in need.now:
+            status = Status.ERROR
+        elif site.exactly_once or not uses:
+            report.skip(SECTION, name, f"not needed for what is examined: {problem}")
+            return False
+        else:
+            status = Status.WARNING
         report.add(
             SECTION, name, status, problem, f"{remedy}: needed for {purpose}" if remedy else f"Needed for {purpose}"
         )
         return False
+    except Exception as error:  # noqa: BLE001 - the other attempts go on
+        report.unexpected(SECTION, name, error)
+        return None
     report.ok(SECTION, name, f"yes: {attempt.value}")
     return True
 
@@ -152,15 +206,11 @@ def _branch(client: Client) -> None:
     transactions.rollback_branch(xid)
 
 
-_DECLARE: Final = Attempt("declare", _declare, "a temporary queue", "exactly-once and declare=ifMissing")
-_WRITE: Final = Attempt(
-    "write", _write, "to a temporary queue, by the default exchange", "exactly-once and sinks that name no exchange"
-)
-_READ: Final = Attempt("read", _read, "from a temporary queue", "exactly-once and sources")
-_LOCAL: Final = Attempt("local transactions (tx)", _commit, "published and committed", "exactly-once")
-_DISTRIBUTED: Final = Attempt(
-    "distributed transactions (dtx)", _branch, "a branch begun and rolled back", "exactly-once"
-)
+_DECLARE: Final = Attempt("declare", _declare, "a temporary queue", "declare=ifMissing")
+_WRITE: Final = Attempt("write", _write, "to a temporary queue, by the default exchange", "sinks that name no exchange")
+_READ: Final = Attempt("read", _read, "from a temporary queue", "sources")
+_LOCAL: Final = Attempt("local transactions (tx)", _commit, "published and committed")
+_DISTRIBUTED: Final = Attempt("distributed transactions (dtx)", _branch, "a branch begun and rolled back")
 
 
 def _examine_own(report: Report, site: Site) -> tuple[bool | None, bool | None]:
@@ -195,8 +245,14 @@ def _ask(report: Report, site: Site, about: str, right: str, question: Callable[
             is_there = question(client)
     except NotFound:
         return None  # that it does not exist has been said
+    except UnauthorizedAccess as error:
+        report.skip(about, right, f"not known, since it depends on the routing key: {told(error)[0]}")
+        return None
     except AmqpError as error:
         report.skip(about, right, f"not known: {told(error)[0]}")
+        return None
+    except Exception as error:  # noqa: BLE001 - the other questions go on
+        report.unexpected(about, right, error)
         return None
     if is_there:
         report.ok(about, right, "the login has the right")

@@ -55,6 +55,16 @@ class Site:
     exchanges: tuple[str, ...] = ()
     exactly_once: bool = False
 
+    @property
+    def wants_source(self) -> bool:
+        """Whether an exactly-once source is wanted."""
+        return self.exactly_once and bool(self.queues or not self.exchanges)
+
+    @property
+    def wants_sink(self) -> bool:
+        """Whether an exactly-once sink is wanted."""
+        return self.exactly_once and bool(self.exchanges or not self.queues)
+
     def connect(self) -> Client:
         """Return a client. A refusal ends some clients, so each question that may be refused has one of its own.
 

@@ -44,7 +44,7 @@ def examine(report: Report, options: ConnectOptions, host: Host) -> bool:
     is_current = _examine_time(report, section, "certificate ends", certificate, wrong)
     is_trusted = False
     if not is_current:
-        report.skip(section, "certificate chain", f"issued by {issuer}: not verified, since the time is over")
+        report.skip(section, "certificate chain", f"issued by {issuer}: not verified, since it is not valid now")
     else:
         is_trusted = _try(report, options, host, "certificate chain", f"issued by {issuer}")
     if not options.tls_verify_hostname:

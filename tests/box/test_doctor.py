@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import socket
 import threading
 from contextlib import closing, contextmanager
@@ -13,11 +15,15 @@ import trustme
 
 import amqp_spark
 from amqp_core import ConnectOptions, connect, parse_url
+from amqp_core.api import Capabilities
 from amqp_core.broker import Broker, running
 from amqp_core.broker.rights import Grants, Patterns
+from amqp_core.errors import UnauthorizedAccess
 from amqp_spark.demo.java import require_java
-from amqp_spark.diagnosis import findings, spark_side
+from amqp_spark.diagnosis import clock, findings, guarantees, network, queues, rights, spark_side, tls
+from amqp_spark.diagnosis.examination import site_of
 from amqp_spark.diagnosis.findings import Report
+from amqp_spark.diagnosis.site import Site
 from amqp_spark.errors import OptionError
 from tests.box.logins_support import PASSWORD, write_users
 from tests.support.doctor import Doctor
@@ -141,7 +147,7 @@ def test_a_name_that_is_not_resolved(doctor: Doctor) -> None:
     assert told.code == 3
     assert told.status("no-such-host.invalid:5672", "name") == "error"
     assert "resolved" in told.value("no-such-host.invalid:5672", "name")
-    assert told.status("connection", "login") == "skipped"
+    assert told.found["connection", "login"][:2] == ("skipped", "not tried, since no host can be reached")
     assert told.status("Spark", "driver") == "ok"
 
 
@@ -228,7 +234,8 @@ def certificate(authority: trustme.CA, directory: Path, name: str, **times: Any)
 
 
 NOW = datetime.now(UTC)
-LONG_AGO, YESTERDAY, SOON = NOW - timedelta(days=90), NOW - timedelta(days=1), NOW + timedelta(days=5, hours=1)
+LONG_AGO, YESTERDAY = NOW - timedelta(days=90), NOW - timedelta(days=1)
+SOON, LATER = NOW + timedelta(days=5, hours=1), NOW + timedelta(days=90)
 
 
 @pytest.mark.parametrize(
@@ -238,9 +245,10 @@ LONG_AGO, YESTERDAY, SOON = NOW - timedelta(days=90), NOW - timedelta(days=1), N
         ("127.0.0.1", {"not_after": SOON}, True, ("warning", "ok", "ok"), 0),
         ("other.example.org", {}, True, ("ok", "ok", "error"), 3),
         ("127.0.0.1", {"not_before": LONG_AGO, "not_after": YESTERDAY}, True, ("error", "skipped", "skipped"), 3),
+        ("127.0.0.1", {"not_before": SOON, "not_after": LATER}, True, ("error", "skipped", "skipped"), 3),
         ("127.0.0.1", {}, False, ("ok", "error", "skipped"), 3),
     ],
-    ids=["good", "ends-soon", "wrong-name", "expired", "unknown-authority"],
+    ids=["good", "ends-soon", "wrong-name", "expired", "not-yet", "unknown-authority"],
 )
 def test_certificates(
     doctor: Doctor,
@@ -259,6 +267,7 @@ def test_certificates(
     assert told.code == code
     found = tuple(told.about(f"certificate {what}")[0] for what in ("ends", "chain", "name"))
     assert found == statuses
+    assert ("not valid now" in told.about("certificate chain")[1]) == (found[0] == "error")
     assert told.about("TLS")[:2] == ("ok", "TLSv1.3")
     assert told.about("protocols")[0] == "ok", "asked without a login, whatever the certificate is"
     assert (("connection", "login") in told.found) == (code == 0)
@@ -346,7 +355,9 @@ def test_a_login_that_may_only_read(doctor: Doctor, guarded: Broker, protocol: s
     assert told.status("guarantees", "source") == "ok"
     assert told.status("guarantees", "source, exactly-once") == "skipped"
     told = doctor(guarded.url, "--queue", "ticks", "--exactly-once", *option, login=("reader", PASSWORD))
-    assert told.code == 3
+    offered = protocol == "0-10"
+    assert told.code == (3 if offered else 2)
+    assert told.status("rights", "declare") == ("error" if offered else "skipped"), "no right gives what is not offered"
     assert told.status("guarantees", "source, exactly-once") == "error"
     told = doctor(guarded.url, "--queue", "other", *option, login=("reader", PASSWORD))
     assert told.code == 3
@@ -417,6 +428,106 @@ def test_the_screen(doctor: Doctor, amqp_broker: Broker, vhost: str) -> None:
     assert len(lines) < 50
 
 
+def test_an_unexpected_error_ends_its_section_only(
+    doctor: Doctor, guarded: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise ValueError(f"{PASSWORD} is no number\nmore")
+
+    for module in (network, clock, queues, guarantees):
+        name = "_versions" if module is network else "examine"
+        monkeypatch.setattr(module, name, fail)
+    told = doctor(guarded.url, "--queue", "ticks", "--exchange", "out", *PLAIN, login=("carol", PASSWORD))
+    assert told.code == 1
+    text = "unexpected error ValueError: <redacted> is no number"
+    host = f"127.0.0.1:{guarded.port}"
+    for about in (host, "queue 'ticks'", "guarantees"):
+        assert told.found[about, "examination"][:2] == ("error", text)
+    assert told.value("connection", "examination of the clock") == text
+    assert told.status("connection", "login") == told.status("exchange 'out'", "exists") == "ok"
+    assert told.status("rights", "declare") == told.status("Spark", "driver") == "ok"
+
+
+def test_a_certificate_that_cannot_be_examined(doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise ValueError("no such time")
+
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    monkeypatch.setattr(tls, "_examine_time", fail)
+    with running(**certificate(authority, tmp_path, "127.0.0.1")) as broker:
+        told = doctor(broker.url, "--option", f"tls.caFile={tmp_path / 'ca.pem'}")
+    assert told.code == 1
+    assert told.about("examination of TLS")[:2] == ("error", "unexpected error ValueError: no such time")
+    assert told.about("protocols")[0] == told.status("connection", "login") == "ok"
+
+
+def test_a_queue_that_fails_after_it_was_found(
+    doctor: Doctor, guarded: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise UnauthorizedAccess(403, None, "access to it refused")
+
+    monkeypatch.setattr(queues, "_properties", fail)
+    told = doctor(guarded.url, "--queue", "ticks", *PLAIN, login=("carol", PASSWORD))
+    assert told.code == 3
+    assert (told.status("queue 'ticks'", "exists"), told.status("queue 'ticks'", "properties")) == ("ok", "error")
+
+
+RABBITMQ = Capabilities(counts_deliveries=True, distributed_transactions=False, local_transactions=False)
+
+
+@pytest.mark.parametrize(
+    ("types", "status", "text"),
+    [
+        ({"a": "stream", "b": "stream"}, "ok", "yes: stream"),
+        ({"a": "stream", "b": "quorum"}, "error", "may not declare the lock"),
+        ({"a": "stream"}, "error", "may not declare the lock"),
+        ({"a": "classic", "b": "stream"}, "error", "'a' is a classic queue,"),
+        ({"a": "classic", "b": "classic"}, "error", "'a', 'b' are classic queues,"),
+    ],
+)
+def test_a_login_that_may_not_declare_locks(types: dict[str, str], status: str, text: str) -> None:
+    report = Report("here")
+    site = Site(ConnectOptions(hosts=(("h", 1),)), queues=("a", "b"), exactly_once=True)
+    guarantees.examine(report, site, RABBITMQ, rights.Rights(declare=False), types)
+    found = report.of("guarantees", "source, exactly-once")
+    assert found is not None
+    assert found.status == status
+    assert text in found.value
+    is_needed = "declare" in rights.needed(site, RABBITMQ, types).now
+    assert is_needed == ("lock" in text)
+
+
+def test_an_unexpected_error_of_one_attempt(
+    doctor: Doctor, amqp_broker: Broker, vhost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise RuntimeError
+
+    monkeypatch.setattr(rights, "_publish", fail)
+    monkeypatch.setattr(rights, "_may_write", fail)
+    told = doctor(amqp_broker.url_of(vhost), "--exchange", "amq.topic")
+    assert told.code == 1
+    assert told.status("rights", "write") == told.status("exchange 'amq.topic'", "write") == "error"
+    assert told.status("rights", "read") == "ok"
+    assert told.status("guarantees", "sink, exactly-once") == "skipped", "not known"
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_sigint_prints_what_was_found_so_far(
+    doctor: Doctor, amqp_broker: Broker, vhost: str, monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(clock, "examine", lambda *_: signal.raise_signal(signal.SIGINT))
+    code, out, err = doctor.run(amqp_broker.url_of(vhost), *form)
+    assert code == 130
+    assert "stopped by SIGINT" in err
+    assert "round trip" in out
+    assert "rights" not in out
+    if form:
+        assert json.loads(out)["exit_code"] == 130
+
+
 def test_java(monkeypatch: pytest.MonkeyPatch, empty_path: Path) -> None:
     report = Report("here")
     spark_side.examine(report, lambda: None)
@@ -471,6 +582,21 @@ def test_the_function_names_all_wrong_options() -> None:
         amqp_spark.doctor({"url": "amqp://h", "selector": "a = 1", "checkpointLocation": "/data"})
     with pytest.raises(OptionError, match="AMQP_OPTION_REQUIRED"):
         amqp_spark.doctor({"queue": "q"})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("deliveryGuarantee", "exactlyonce"), ("QUEUETYPE", "quorun"), ("timestampUnit", "ns")]
+)
+def test_the_function_checks_options_of_both_sides(option: str, value: str) -> None:
+    with pytest.raises(OptionError, match=value) as told:
+        amqp_spark.doctor({"url": "amqp://h", option: value})
+    assert len(told.value.problems) == 1
+
+
+def test_the_function_takes_a_value_that_suits_one_side() -> None:
+    site = site_of({"url": "amqp://h", "deliveryGuarantee": "at-most-once", "queueType": "quorum"})
+    assert (site.exactly_once, site.queues) == (False, ())
+    assert site_of({"url": "amqp://h", "deliveryGuarantee": "exactly-once"}).exactly_once
 
 
 def test_a_text_of_an_error_becomes_value_and_advice() -> None:

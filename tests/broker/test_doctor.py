@@ -123,6 +123,29 @@ def test_rights_on_rabbitmq(doctor: Doctor, rabbitmq: RabbitMQNode, names: dict[
     assert refused.status("connection", "login") == "error"
 
 
+def test_the_least_rights_of_exactly_once_from_a_quorum_queue(
+    doctor: Doctor, rabbitmq: RabbitMQNode, names: dict[str, str], client: Client
+) -> None:
+    client.declare_queue(names["quorum"], durable=True, arguments={"x-queue-type": "quorum"})
+    login = ("trader", rabbitmq.config.users["trader"])
+    arguments = (rabbitmq.url("default"), "--queue", names["quorum"], "--exactly-once")
+    lock, queue = r"^amqp-spark\.lock\.", f"^{names['quorum']}$"
+    try:
+        rabbitmq.set_rights("trader", "default", Rights(f"{lock}|{queue}", "^$", queue))
+        told = doctor(*arguments, login=login)
+        rabbitmq.set_rights("trader", "default", Rights(queue, "^$", queue))
+        locked_out = doctor(*arguments, login=login)
+    finally:
+        rabbitmq.set_rights("trader", "default", Rights())
+    assert told.code == 0
+    assert told.found["guarantees", "source, exactly-once"][:2] == ("ok", "yes: quorum")
+    assert told.status("rights", "declare") == "ok"
+    assert told.status("rights", "write") == told.status("rights", "read") == "skipped"
+    assert "not needed" in told.value("rights", "write")
+    assert locked_out.code == 3
+    assert locked_out.status("rights", "declare") == locked_out.status("guarantees", "source, exactly-once") == "error"
+
+
 def test_a_queue_that_is_deleted_meanwhile_is_not_made_again(client: Client, names: dict[str, str]) -> None:
     """Each of the impossible values is refused where there is no queue, so that all declarations of the doctor are."""
     for name, value in declared.IMPOSSIBLE.items():
