@@ -437,6 +437,9 @@ class Client(Protocol):
         """Whether the login has the right to publish to an exchange.
 
         It sends a message that the broker refuses in any case, so nothing is published. Otherwise as :meth:`may_read`.
+
+        Raises:
+            UnauthorizedAccess: the broker limits this login by topics, so that it depends on the routing key.
         """
 
     def query_queue(self, queue: str) -> QueueInfo | None:

@@ -173,6 +173,7 @@ class Client(PublishingClient):
 
         Raises:
             UsageError, NotFound: as :meth:`may_read`.
+            UnauthorizedAccess: the broker limits this login by topics, so that it depends on the routing key.
         """
         self._check_rights_first()
         return rights.may_write(self._driver, exchange)
