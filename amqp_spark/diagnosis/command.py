@@ -6,7 +6,7 @@ Nothing of yours is touched: no message is read or published, nothing is bound. 
 temporary exclusive queues, which end with their session. docs/doctor.md explains every finding.
 
 exit codes: 0 nothing is wrong (there may be warnings); 1 Spark or its workers cannot be used, or an unexpected error; 2
-the command line or an option is wrong, or the broker does not offer what is asked for (--exactly-once); 3 the broker
+the command line or an option is wrong, or the broker does not offer exactly-once (--exactly-once); 3 the broker
 could not be used (unreachable, certificate, login or virtual host refused, queue or exchange missing, no right); 130
 stopped by SIGINT (Ctrl-C), after what was found so far. Of several errors the first one counts.
 """

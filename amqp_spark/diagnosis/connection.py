@@ -61,7 +61,7 @@ def _login(report: Report, site: Site, client: Client) -> None:
     value = f"{client.mechanism} as {_who(site)}"
     host = client.peer.rpartition(":")[0].strip("[]")
     if client.mechanism in _READABLE and not site.options.tls and not is_loopback(host):
-        advice = "Use amqps://, or a mechanism of SCRAM: whoever listens can learn the password"
+        advice = "Use amqps://, or a mechanism of SCRAM: others on the network can read the password"
         report.warn(SECTION, "login", f"{value}, without TLS", advice)
     else:
         report.ok(SECTION, "login", value)

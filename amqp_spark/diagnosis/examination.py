@@ -73,7 +73,7 @@ def examine(report: Report, site: Site, *, session: Callable[[], SparkSession | 
     Args:
         report: gets the findings, each as soon as it is known.
         site: what is examined.
-        session: returns the session to be examined, and starts it if that is asked for; ``None``: without one.
+        session: returns the session to examine; it may start one; ``None``: without one.
     """
     with report.examining(connection.SECTION):
         _examine_broker(report, site)

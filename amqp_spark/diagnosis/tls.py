@@ -63,7 +63,7 @@ def examine(report: Report, options: ConnectOptions, host: Host) -> bool:
 
 
 def _try(report: Report, options: ConnectOptions, host: Host, what: str, value: str, *, name: bool = False) -> bool:
-    """Connect with the chain verified, and the name, too, if it is asked for; return whether that works."""
+    """Connect and verify the chain, and with ``name`` the name, too; return whether that works."""
     context = tls_context(dataclasses.replace(options, tls_verify_hostname=name))
     try:
         Transport.connect(host.name, host.port, timeout=options.connect_timeout, context=context).close()

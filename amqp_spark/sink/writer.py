@@ -39,7 +39,7 @@ REPEATED: Final = "; it had been published, and these were rolled back"
 
 class Published(Portable, WriterCommitMessage):
     """Report of a task to the driver: the broker has completed all of its transfers. With exactly-once, ``prepared`` is
-    the branch that holds its rows. ``query_id``: of the streaming query, which only tasks are told by Spark."""
+    the branch that holds its rows. ``query_id``: of the streaming query; Spark gives it to tasks only."""
 
     def __init__(
         self, statistics: Statistics, prepared: PreparedBranch | None = None, *, query_id: str | None = None
