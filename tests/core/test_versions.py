@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.versions import cells, environment, interpreters, results, running, selection, table
-from tests.versions.__main__ import README, main
+from tests.versions.__main__ import README, exit_code, main
 from tests.versions.cells import Cell
 from tests.versions.results import Result, State
 
@@ -84,22 +84,38 @@ def test_the_pythons_are_those_of_the_metadata_and_the_selected_tests_exist() ->
     assert [path for path in chosen if not (ROOT / path).is_file()] == []
 
 
+@pytest.mark.parametrize(
+    ("states", "is_selected", "code"),
+    [
+        ([State.PASSED, State.NOT_RUN], False, 0),
+        ([State.PASSED, State.NOT_RUN], True, 1),
+        ([State.PASSED, State.FAILED], False, 1),
+        ([State.NOT_RUN], False, 1),
+        ([State.PASSED], True, 0),
+    ],
+)
+def test_the_exit_code_is_0_where_all_that_was_asked_for_passed(
+    states: list[State], is_selected: bool, code: int
+) -> None:
+    assert exit_code([result(NEW, state) for state in states], is_selected=is_selected) == code
+
+
 def test_the_table_of_support_has_what_passed_and_that_of_the_terminal_all() -> None:
     found = {
         OLD: result(OLD, spark_version="4.2.1", python_version="3.12.1"),
         NEW: result(NEW, State.FAILED, spark_version="4.3.0", python_version="3.13.0", failed=2, passed=342),
     }
     assert table.of_support(found) == (
-        "| | Python 3.11 | Python 3.12.1 | Python 3.13 |\n"
-        "| --- | --- | --- | --- |\n"
-        "| Spark 4.2.1 | - | 344 tests | - |\n"
-        "| Spark 4.3 | - | - | - |\n"
+        "| | Python 3.11 | Python 3.12.1 | Python 3.13 | Python 3.14 |\n"
+        "| --- | --- | --- | --- | --- |\n"
+        "| Spark 4.2.1 | - | 344 tests | - | - |\n"
+        "| Spark 4.3 | - | - | - | - |\n"
     )
     assert table.of_all(found) == (
-        "| | Python 3.11 | Python 3.12.1 | Python 3.13.0 |\n"
-        "| --- | --- | --- | --- |\n"
-        "| Spark 4.2.1 | not run | 344 tests passed | not run |\n"
-        "| Spark 4.3.0 | not run | not run | 2 of 344 tests failed |\n"
+        "| | Python 3.11 | Python 3.12.1 | Python 3.13.0 | Python 3.14 |\n"
+        "| --- | --- | --- | --- | --- |\n"
+        "| Spark 4.2.1 | not run | 344 tests passed | not run | not run |\n"
+        "| Spark 4.3.0 | not run | not run | 2 of 344 tests failed | not run |\n"
     )
 
 

@@ -79,8 +79,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.write:
         table.write(README, found)
         print(f"written to {README.name}")
-    is_good = any(result.state is State.PASSED for result in now)
-    return 0 if is_good and not any(result.state is State.FAILED for result in now) else 1
+    return exit_code(now, is_selected=bool(options.spark or options.python))
+
+
+def exit_code(now: Sequence[Result], *, is_selected: bool) -> int:
+    """0 if cells passed and none failed; a cell without its Python is a failure only where the user selected it."""
+    states = {result.state for result in now}
+    if State.FAILED in states or (is_selected and State.NOT_RUN in states):
+        return 1
+    return 0 if State.PASSED in states else 1
 
 
 def run(cell: cells.Cell, wheel: Path, tree: Path, built: str, *, workers: int, keep: bool) -> Result:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 SPARKS: Final = ("4.2", "4.3")
 """Rows; of each the newest release that the package index has."""
-PYTHONS: Final = ("3.11", "3.12", "3.13")
+PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 """Columns; those of the classifiers in pyproject.toml."""
 
 
