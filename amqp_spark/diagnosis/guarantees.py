@@ -65,6 +65,10 @@ def _source(
         elif rights.declare is False and needs_lock(site, queue_types):
             value = "no from quorum queues: the login may not declare the lock; yes from streams"
             _not_offered(report, name, value, "Let it be granted the rights of docs/operations.md", wanted=wanted)
+        elif unknown := sorted(set(site.queues) - queue_types.keys()):
+            value = f"not known: the type of {listed(map(repr, unknown))} could not be learned"
+            advice = "Let the login be granted the right configure for the queue: the source asks for its type, too"
+            report.add(SECTION, name, Status.ERROR if wanted else Status.SKIPPED, value, advice)
         elif queue_types:
             report.ok(SECTION, name, f"yes: {listed(sorted(set(queue_types.values())))}")
         else:

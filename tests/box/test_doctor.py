@@ -499,6 +499,15 @@ def test_a_login_that_may_not_declare_locks(types: dict[str, str], status: str, 
     assert is_needed == ("lock" in text)
 
 
+def test_a_queue_whose_type_the_login_may_not_learn() -> None:
+    report = Report("here")
+    site = Site(ConnectOptions(hosts=(("h", 1),)), queues=("a", "b"), exactly_once=True)
+    guarantees.examine(report, site, RABBITMQ, rights.Rights(declare=True), {"a": "quorum"})
+    found = report.of("guarantees", "source, exactly-once")
+    assert found is not None
+    assert (found.status, found.value) == ("error", "not known: the type of 'b' could not be learned")
+
+
 def test_an_unexpected_error_of_one_attempt(
     doctor: Doctor, amqp_broker: Broker, vhost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

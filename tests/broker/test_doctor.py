@@ -135,6 +135,8 @@ def test_the_least_rights_of_exactly_once_from_a_quorum_queue(
         told = doctor(*arguments, login=login)
         rabbitmq.set_rights("trader", "default", Rights(queue, "^$", queue))
         locked_out = doctor(*arguments, login=login)
+        rabbitmq.set_rights("trader", "default", Rights(lock, "^$", queue))
+        of_unknown_type = doctor(*arguments, login=login)
     finally:
         rabbitmq.set_rights("trader", "default", Rights())
     assert told.code == 0
@@ -144,6 +146,8 @@ def test_the_least_rights_of_exactly_once_from_a_quorum_queue(
     assert "not needed" in told.value("rights", "write")
     assert locked_out.code == 3
     assert locked_out.status("rights", "declare") == locked_out.status("guarantees", "source, exactly-once") == "error"
+    assert of_unknown_type.code == 3
+    assert "could not be learned" in of_unknown_type.value("guarantees", "source, exactly-once")
 
 
 def test_a_queue_that_is_deleted_meanwhile_is_not_made_again(client: Client, names: dict[str, str]) -> None:

@@ -43,11 +43,15 @@ def test_its_cells(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_pat
             exec(compile("".join(cell["source"]), f"cell {number} of {TOUR.name}", "exec"), names)
         assert spark.table("received").count() == SENT
         assert len(names["frame"]) == LARGE
+        assert names["report"].exit_code == 0
+        assert names["metrics"].history()["rows_in"].sum() >= SENT
         with connect(names["login"]) as client:
             found = [client.query_queue(queue) for queue in ("ticks", "volumes", "large")]
         assert [queue and queue.message_count for queue in found] == [0, 6, LARGE]
     finally:
         spark.catalog.dropTempView("received")
+        if "metrics" in names:
+            spark.streams.removeListener(names["metrics"])
         if "broker" in names:
             names["broker"].stop()
 
