@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DOCUMENT = ROOT / "docs" / "broker.md"
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_the_example_of_a_test_of_a_pipeline(tmp_path: Path) -> None:
     (example,) = [block.code for block in blocks(DOCUMENT, "python") if not block.runs_here]

@@ -158,6 +158,7 @@ def queues(broker: BoxProcess) -> dict[str, list[int]]:
         return found
 
 
+@pytest.mark.sampled("protocol", every=2)
 @pytest.mark.parametrize("protocol", PEERS)
 def test_kills(broker: BoxProcess, protocol: str) -> None:
     """Each number is published once and never again, so that it must not be there twice; a confirmed one must be."""

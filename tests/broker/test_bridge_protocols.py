@@ -242,6 +242,7 @@ def test_a_property_that_0_9_1_lacks_ends_the_job_or_is_left_out(
     assert (message.body, message.properties.reply_to) == (b"a", "back")
 
 
+@pytest.mark.thorough
 def test_expressions_see_the_headers_of_the_other_protocol(route: Route, bridges: Bridges, connect: Connect) -> None:
     route.send(
         [Message(b"%d" % n, BasicProperties(headers={"symbol": ("SAP", "BMW")[n % 2], "n": n})) for n in range(6)]

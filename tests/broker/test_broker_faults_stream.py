@@ -103,6 +103,7 @@ def test_a_connection_that_breaks_is_made_again(
     must_hold_all(stream)
 
 
+@pytest.mark.sampled("fault", every=3)
 @pytest.mark.parametrize("fault", ["ended inside a body", "ended before an accept", "ended after an accept"])
 def test_available_now_ends_over_a_connection_that_breaks(
     stream: Stream, proxy: FaultProxy, connect: Connect, queue: str, fault: str
@@ -116,6 +117,7 @@ def test_available_now_ends_over_a_connection_that_breaks(
     must_hold_all(stream)
 
 
+@pytest.mark.sampled("way", every=2)
 @pytest.mark.parametrize("way", ["split", "coalesce"])
 def test_how_bytes_are_cut_up_does_not_matter(
     stream: Stream, proxy: FaultProxy, connect: Connect, queue: str, way: str
@@ -142,6 +144,7 @@ def test_garbage_from_the_broker_loses_nothing(stream: Stream, proxy: FaultProxy
     must_hold_all(stream)
 
 
+@pytest.mark.thorough
 def test_garbage_on_every_connection_ends_the_query(
     stream: Stream, proxy: FaultProxy, connect: Connect, queue: str
 ) -> None:
@@ -157,6 +160,7 @@ def test_garbage_on_every_connection_ends_the_query(
     must_hold_all(stream)
 
 
+@pytest.mark.thorough
 def test_a_broker_that_comes_later_is_waited_for(
     stream: Stream, proxy: FaultProxy, connect: Connect, queue: str
 ) -> None:
@@ -187,6 +191,7 @@ def test_a_message_above_the_byte_limits_passes_alone(stream: Stream, connect: C
     assert depth(client, queue) == 0
 
 
+@pytest.mark.thorough
 def test_competing_queries_take_everything_once(
     spark: SparkSession, broker: Broker, connect: Connect, queue: str, tmp_path: Path
 ) -> None:

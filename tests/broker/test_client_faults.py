@@ -175,6 +175,7 @@ STEPS: list[tuple[str, Lane, Trigger]] = [
 FAULTS = ["fin", "reset", "half-close", "garbage", "stall"]
 
 
+@pytest.mark.sampled("fault", every=2)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize(("step", "lane", "at"), STEPS, ids=[step for step, _, _ in STEPS])
 def test_a_fault_at_every_step_loses_nothing(

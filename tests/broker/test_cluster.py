@@ -58,6 +58,7 @@ def address(node: RabbitMQNode) -> str:
     return f"{node.host}:{node.port}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("queue_type", ["quorum", "stream"])
 def test_each_node_has_a_replica(cluster: RabbitMQCluster, queue_type: str) -> None:
     with closing(Place(cluster.url(), cluster.username, cluster.password, queue_type)) as place:

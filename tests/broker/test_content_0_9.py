@@ -76,7 +76,7 @@ def rows() -> pa.Table:
     )
 
 
-@pytest.mark.sampled("kind", every=3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["quorum", "classic", "brokerj"])
 def test_every_row_comes_back_as_it_was_written(
     place: Place, rows: pa.Table, spark: SparkSession, tmp_path: Path

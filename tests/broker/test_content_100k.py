@@ -201,6 +201,7 @@ def publish(client: Client, queue: str, *, durable: bool) -> None:
     client.unbind(queue, "amq.topic", "k.#")
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled("vhost", every=2)
 @needs("takes_any_user_id", "rewrites_headers")
 @pytest.mark.parametrize("vhost", ["default", "durable"])

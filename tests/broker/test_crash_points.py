@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tests.support.fixtures import Connect, OwnBroker
     from tests.support.query_process import QueryProcess
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.thorough, pytest.mark.timeout(600)]
 
 ROUNDS = range(int(os.environ.get("AMQP_SPARK_CRASH_ROUNDS", "1")))
 GUARANTEES = ("at-least-once", "at-most-once")

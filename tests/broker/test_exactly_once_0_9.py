@@ -83,6 +83,7 @@ def test_a_queue_is_read_once_and_nothing_is_left(consumer: Consumer) -> None:
     nothing_is_left(consumer)
 
 
+@pytest.mark.sampled("point", every=2)
 @pytest.mark.parametrize("point", CUTS)
 def test_a_connection_is_lost_at_a_point(consumer: Consumer, fate: Fate, point: str) -> None:
     consumer.publish(numbers(1000))
@@ -112,6 +113,7 @@ def test_a_backlog_of_large_messages_comes_once_and_in_order(
     nothing_is_left(consumer)
 
 
+@pytest.mark.thorough
 def test_two_queries_with_one_consumer_id(consumer: Consumer) -> None:
     consumer.publish(numbers(10))
     consumer.driver().rows(10)

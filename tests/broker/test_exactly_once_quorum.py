@@ -67,6 +67,7 @@ def test_a_queue_is_read_once_and_nothing_is_left(consumer: Consumer) -> None:
     assert consumer.state()["doubts"] == []
 
 
+@pytest.mark.sampled("nbytes", every=3)
 @pytest.mark.parametrize(("nbytes", "count"), [(300, 20_000), (4_000, 7_000), (100_000, 300)])
 def test_a_backlog_of_large_messages_comes_once_and_in_order(
     consumer: Consumer, caplog: pytest.LogCaptureFixture, nbytes: int, count: int
@@ -81,6 +82,7 @@ def test_a_backlog_of_large_messages_comes_once_and_in_order(
     assert consumer.state()["recognised"] == 0
 
 
+@pytest.mark.sampled("point", every=2)
 @pytest.mark.parametrize("point", crashpoints.QUORUM_POINTS)
 def test_a_connection_is_lost_at_a_point(consumer: Consumer, fate: Fate, point: str) -> None:
     consumer.publish(numbers(1000))
@@ -94,6 +96,7 @@ def test_a_connection_is_lost_at_a_point(consumer: Consumer, fate: Fate, point: 
     assert consumer.state()["recognised"] == (len(driver.batches[0]) if point == crashpoints.SPOOLED_UNACKED else 0)
 
 
+@pytest.mark.sampled("point", every=2)
 @pytest.mark.parametrize("point", [crashpoints.RECOGNISED_UNACKED, crashpoints.REACKED_WITHOUT_BARRIER])
 def test_a_connection_is_lost_while_messages_are_recognised(consumer: Consumer, fate: Fate, point: str) -> None:
     consumer.publish(numbers(1000))
@@ -268,6 +271,7 @@ def test_a_spool_of_another_consumer_is_refused(consumer: Consumer) -> None:
     assert consumer.take() == numbers(5, 10)
 
 
+@pytest.mark.thorough
 def test_messages_that_wait_for_long_are_fetched_again(consumer: Consumer, caplog: pytest.LogCaptureFixture) -> None:
     """The broker would take them back; their acknowledgement would be ignored, and they would come twice."""
     consumer.publish(numbers(100))

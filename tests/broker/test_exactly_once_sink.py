@@ -74,6 +74,7 @@ def test_a_stream_publishes_every_row_once(
     nothing_is_left(client, writer)
 
 
+@pytest.mark.sampled("entry", every=2)
 @pytest.mark.parametrize("entry", STREAMS)
 def test_a_batch_that_spark_has_not_logged_is_not_published_again(
     spark: SparkSession, connect: Connect, writer: Writer, tmp_path: Path, entry: str
@@ -132,6 +133,7 @@ def test_a_batch_of_no_query_is_refused_by_the_sink_of_foreach_batch(
     assert prepared_of(client, writer) == []
 
 
+@pytest.mark.sampled("entry", every=2)
 @pytest.mark.parametrize("entry", STREAMS)
 def test_a_new_checkpoint_publishes_all_that_it_reads(
     spark: SparkSession, connect: Connect, writer: Writer, tmp_path: Path, entry: str
@@ -145,6 +147,7 @@ def test_a_new_checkpoint_publishes_all_that_it_reads(
     nothing_is_left(client, writer)
 
 
+@pytest.mark.sampled("entry", every=2)
 @pytest.mark.parametrize("entry", STREAMS)
 def test_a_checkpoint_that_was_rolled_back_stops_the_query(
     spark: SparkSession, connect: Connect, writer: Writer, tmp_path: Path, entry: str

@@ -60,6 +60,7 @@ def test_a_batch_that_outlives_its_timeout_fails_whole(client: Client, writer: W
     nothing_is_left(client, writer)
 
 
+@pytest.mark.thorough
 @memory_only
 def test_a_task_that_outlives_its_timeout_fails(client: Client, writer: Writer) -> None:
     writer.timeout_s = 2

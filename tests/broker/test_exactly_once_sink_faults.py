@@ -161,6 +161,7 @@ def test_a_login_that_may_not_bind(
     assert taken(client, writer.queue) == Counter(range(3))
 
 
+@pytest.mark.thorough
 def test_a_login_that_may_not_publish_markers(own_broker: OwnBroker, connect: Connect) -> None:
     rule = 'ACL DENY trader PUBLISH EXCHANGE name="" routingkey="amqp-spark.markers.*"'
     ours = own_broker(durable=False, acl=(rule,))

@@ -44,6 +44,7 @@ def writer(broker: Broker, queue: str) -> Iterator[Writer]:
 FAILING_RUNS = 50
 
 
+@pytest.mark.thorough
 def test_fifty_runs_that_are_aborted_leave_the_branches_of_one_at_most(client: Client, writer: Writer) -> None:
     """In each one a task has prepared when the driver aborts, and another one prepares afterwards."""
     for _ in range(FAILING_RUNS):
@@ -126,6 +127,7 @@ def failing(frame: DataFrame, row: int) -> DataFrame:
     return frame.selectExpr(f"CASE WHEN body = '{row}' THEN raise_error('told to fail') ELSE body END AS body")
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled("entry", every=2)
 @pytest.mark.spark
 @pytest.mark.parametrize("entry", STREAMS)

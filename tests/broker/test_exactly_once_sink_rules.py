@@ -144,6 +144,7 @@ def test_a_driver_is_killed_and_the_batch_run_again(client: Client, writer: Writ
     assert taken(client, writer.queue) == rows(range(5), range(20))
 
 
+@pytest.mark.sampled("point", every=3)
 @pytest.mark.parametrize("point", DRIVER_POINTS)
 @memory_only
 def test_a_driver_is_killed_twice(client: Client, writer: Writer, fate: Fate, point: str) -> None:
@@ -175,6 +176,7 @@ def test_a_connection_is_lost_and_the_decision_goes_on(client: Client, writer: W
     assert taken(client, writer.queue) == rows(range(20))
 
 
+@pytest.mark.sampled("point", every=2)
 @pytest.mark.parametrize("point", DRIVER_POINTS)
 def test_abort_respects_the_decision(client: Client, writer: Writer, fate: Fate, point: str) -> None:
     """Spark calls it after a commit that has raised, whatever that had done."""

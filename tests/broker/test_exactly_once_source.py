@@ -106,6 +106,7 @@ def frame(stream: Stream, consumer: Consumer, queue: str, **more: Any) -> DataFr
     return stream.frame(queue, BODY, vhost=consumer.vhost, **consumer.options(**more))
 
 
+@pytest.mark.sampled("protocol", every=2)
 def test_several_batches_of_a_durable_queue(stream: Stream, consumer: Consumer, durable_queue: str) -> None:
     publish(consumer.client, durable_queue, numbers(5000), persistent=True)
     stream.drain(frame(stream, consumer, durable_queue, maxMessagesPerTrigger=1200))
@@ -119,6 +120,7 @@ def test_several_batches_of_a_durable_queue(stream: Stream, consumer: Consumer, 
     assert state.finished.position == 5000
 
 
+@pytest.mark.sampled("protocol", every=2)
 def test_a_running_query_leaves_nothing_behind_when_it_is_idle(
     stream: Stream, consumer: Consumer, durable_queue: str
 ) -> None:
@@ -135,6 +137,7 @@ def test_a_running_query_leaves_nothing_behind_when_it_is_idle(
     assert consumer.state().owned == ()
 
 
+@pytest.mark.sampled("protocol", every=2)
 def test_several_queues_a_self_union_and_two_actions(
     stream: Stream, consumer: Consumer, connect: Connect, durable_queue: str
 ) -> None:
@@ -204,6 +207,7 @@ def test_after_available_now_and_a_pause_the_query_goes_on(
     assert stream.bodies() == numbers(200)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled("protocol", every=2)
 def test_a_deleted_checkpoint_reads_what_is_owned_and_what_is_left(
     stream: Stream, consumer: Consumer, durable_queue: str
@@ -267,6 +271,7 @@ def test_a_state_queue_that_was_deleted_is_an_error_until_the_spool_is_adopted(
     assert consumer.files() == []
 
 
+@pytest.mark.sampled("protocol", every=2)
 def test_a_state_queue_that_is_deleted_while_the_query_runs(
     stream: Stream, consumer: Consumer, durable_queue: str
 ) -> None:

@@ -247,6 +247,7 @@ def test_what_is_in_the_spool_only_is_replayed(case: Case, place: Place) -> None
     case.nothing_is_left(place)
 
 
+@pytest.mark.sampled("point", every=3)
 @pytest.mark.sampled("point", every=2)
 @pytest.mark.parametrize(
     "point", [crashpoints.SPOOL_PARTIAL, crashpoints.SPOOL_SYNCED, crashpoints.SPOOL_RENAMED, crashpoints.TX_COMMITTED]
@@ -286,6 +287,7 @@ def test_a_lost_file_stops_the_query_until_it_is_back(case: Case, place: Place) 
     case.nothing_is_left(place)
 
 
+@pytest.mark.thorough
 def test_a_lost_directory_is_given_up_with_adopt_state(case: Case, local: LocalPlace) -> None:
     case.location = local.location
     file = case.leave_owned(local)

@@ -41,6 +41,7 @@ def vanish(proxy: FaultProxy, *, hears: bool = False) -> None:
     proxy.clear()
 
 
+@pytest.mark.sampled("queue_type", every=2)
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 def test_the_source_goes_on_with_another_connection(
     rabbitmq: RabbitMQNode, proxy: FaultProxy, caplog: pytest.LogCaptureFixture, queue_type: str
@@ -59,6 +60,7 @@ def test_the_source_goes_on_with_another_connection(
         wait_until(lambda: place.count() == (0, 0), "all are accepted, and no consumer is left", 60)
 
 
+@pytest.mark.sampled("hears", every=2)
 @pytest.mark.parametrize("hears", [True, False])
 def test_the_sink_sends_again_what_is_not_confirmed(rabbitmq: RabbitMQNode, proxy: FaultProxy, *, hears: bool) -> None:
     def batches() -> Iterator[pa.RecordBatch]:

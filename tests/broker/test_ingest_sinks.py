@@ -49,6 +49,7 @@ def test_console(ingest: list[str], connect: Connect, queue: str, capfd: pytest.
     assert left(connect, queue) == 0
 
 
+@pytest.mark.thorough
 def test_a_table(ingest: list[str], connect: Connect, queue: str, spark: SparkSession) -> None:
     try:
         assert load("ingest").main([*ingest, "--table", "ingested"]) == 0

@@ -73,6 +73,7 @@ def strict(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
+@pytest.mark.thorough
 @needs("keeps_ttl", "stamps_expiration")
 def test_what_the_java_peer_publishes_it_receives_as_expected(broker: Broker, queue: str) -> None:
     javapeer.publish_all(broker, queue)
@@ -119,12 +120,14 @@ def test_what_the_java_peer_publishes_the_client_receives_as_expected(
         assert properties.message_id is not None
 
 
+@pytest.mark.thorough
 def test_a_queue_with_too_few_messages_is_an_error_of_the_peer(broker: Broker, queue: str) -> None:
     javapeer.publish_all(broker, queue)
     with pytest.raises(javapeer.PeerFailed, match="exit code 3"):
         javapeer.receive(broker, queue, len(EXPECTED) + 1, timeout_s=1)
 
 
+@pytest.mark.thorough
 def test_a_refused_login_is_an_error_of_the_peer(own_broker: OwnBroker) -> None:
     stranger = own_broker(durable=False)
     stranger.password = "wrong"

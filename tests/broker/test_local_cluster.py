@@ -181,6 +181,7 @@ def test_an_executor_killed_while_it_reads_a_stream(
     place.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled("entry", every=3)
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_cluster_writes_every_row_once(

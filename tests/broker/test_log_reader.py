@@ -351,6 +351,7 @@ def test_a_stream_that_is_made_again_may_be_lost_while_the_query_runs(streams: S
     assert bodies_of(row for batch in driver.batches for row in batch) == numbers(100, 5000)
 
 
+@pytest.mark.sampled("count", every=2)
 @pytest.mark.parametrize("count", [20, 200])
 def test_a_logged_batch_of_a_stream_that_was_made_again_is_empty(
     streams: Streams, count: int, monkeypatch: pytest.MonkeyPatch
@@ -450,6 +451,7 @@ def short(streams: Streams) -> Streams:
     return streams
 
 
+@pytest.mark.sampled("fails", every=2)
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_an_offset_that_retention_has_removed_is_refused(short: Streams, fails: str) -> None:
     """failOnDataLoss is about what a query has not read yet, and not about where it begins."""

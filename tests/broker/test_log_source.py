@@ -79,6 +79,7 @@ def query(streams: Streams, tmp_path: Path) -> Callable[..., Query]:
     return make
 
 
+@pytest.mark.thorough
 def test_a_batch_read_counts_exactly(spark: SparkSession, streams: Streams) -> None:
     streams.publish(numbers(12_000))
     options = {
@@ -109,6 +110,7 @@ def test_a_running_query_gets_what_arrives_and_reports_where_it_is(
     assert {row["stream"] for row in stream.rows} == {streams.queue}
 
 
+@pytest.mark.thorough
 def test_ten_streams_in_one_query(spark: SparkSession, streams: Streams, tmp_path: Path) -> None:
     places = [Streams(streams.address, streams.username, streams.password) for _ in range(10)]
     for number, place in enumerate(places):
@@ -127,6 +129,7 @@ def test_ten_streams_in_one_query(spark: SparkSession, streams: Streams, tmp_pat
         place.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fails", ["true", pytest.param("false", marks=pytest.mark.thorough)])
 def test_a_running_query_that_is_slower_than_retention(
     spark: SparkSession, streams: Streams, tmp_path: Path, fails: str
@@ -194,6 +197,7 @@ def test_rows_come_exactly_once_although_the_reader_dies_at_each_point(
         judge(each, {streams.queue: numbers(MESSAGES + 30)}, before[point])
 
 
+@pytest.mark.thorough
 def test_a_killed_worker_is_replaced_and_reads_the_same_rows(
     streams: Streams, query: Callable[..., Query], driver: QueryProcess, points: CrashPoints
 ) -> None:

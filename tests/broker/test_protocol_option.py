@@ -68,6 +68,7 @@ def test_sink_and_source_speak_what_the_option_says(
     ] == [(n, str(n), f"m-{n}", n % 10, "größe") for n in range(COUNT)]
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled("guarantee", every=2)
 @pytest.mark.parametrize("guarantee", ["at-least-once", "at-most-once"])
 def test_a_checkpoint_of_the_other_protocol_is_refused(

@@ -235,6 +235,7 @@ def test_a_file_of_a_drained_queue_can_be_published_again(
     assert sorted(int(message.body) for message in received(connect(), queue)) == list(range(20))
 
 
+@pytest.mark.thorough
 def test_the_way_of_a_user(broker: Broker, connect: Connect, queue: str, tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text(f"{broker.password}\n")

@@ -114,6 +114,7 @@ def test_large_bodies_in_many_frames(connect: Connect, queue: str) -> None:
     assert drained(connect(), queue) == list(range(12))
 
 
+@pytest.mark.thorough
 def test_large_pieces_over_tls(own_broker: OwnBroker, tmp_path: Path) -> None:
     material = TlsMaterial.make(tmp_path / "tls")
     broker = own_broker(listeners=("tls",), tls=material, durable=False)
@@ -411,6 +412,7 @@ def test_what_was_completed_survives_the_broker(victim: BrokerJ, how: str, momen
     assert sorted(done | set(left)) == list(range(40_000))
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled("size", every=3)
 @pytest.mark.parametrize("size", [1, 20, 200])
 def test_what_was_finished_survives_an_orderly_stop(victim: BrokerJ, size: int) -> None:
@@ -475,6 +477,7 @@ def _send_until_it_is_pending(client: Client, send: Callable[[int], object]) -> 
         number += 1
 
 
+@pytest.mark.thorough
 def test_service_keeps_an_idle_client_alive(connect: Connect, queue: str) -> None:
     client = connect(heartbeat=2)
     publisher = client.publisher()

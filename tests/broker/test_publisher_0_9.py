@@ -127,6 +127,7 @@ def test_confirms_across_queues(rabbitmq: RabbitMQNode, connect: Connect, name: 
         assert drained(client, f"{name}-{kind}", 3000) == list(range(3000))
 
 
+@pytest.mark.sampled("node", every=2)
 def test_large_messages(node: Node, connect: Connect, name: str) -> None:
     client = connect(node)
     client.declare_queue(name, durable=True)
@@ -324,6 +325,7 @@ def test_nothing_confirmed_is_lost_when_the_node_is_killed(
     assert set(range(confirmed)) <= set(there)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled("size", every=3)
 @pytest.mark.parametrize("size", [1, 20, 200])
 def test_what_was_finished_survives_an_orderly_stop(brokerj: BrokerJ, connect: Connect, name: str, size: int) -> None:

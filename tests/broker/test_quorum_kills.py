@@ -81,6 +81,7 @@ def killed_at(node: RabbitMQNode, directory: Path, point: str, *, with_node: boo
         assert killing.finish() == published(killing)
 
 
+@pytest.mark.sampled("point", every=3)
 @pytest.mark.parametrize("point", crashpoints.QUORUM_POINTS)
 def test_the_reader_is_killed_at_a_point(node: RabbitMQNode, tmp_path: Path, point: str) -> None:
     killed_at(node, tmp_path, point, with_node=False)
@@ -90,6 +91,7 @@ def test_the_node_is_killed_just_after_an_acknowledgement(victim: RabbitMQNode, 
     killed_at(victim, tmp_path, crashpoints.ACKED_WITHOUT_BARRIER, with_node=True)
 
 
+@pytest.mark.sampled("point", every=2)
 @pytest.mark.parametrize("point", [crashpoints.RECOGNISED_UNACKED, crashpoints.REACKED_WITHOUT_BARRIER])
 def test_the_reader_is_killed_while_messages_are_recognised(node: RabbitMQNode, tmp_path: Path, point: str) -> None:
     whole = {"minMessagesPerTrigger": "40"}
@@ -211,6 +213,7 @@ def test_batches_that_last_longer_than_the_broker_waits(
         assert killing.finish() == published(killing)
 
 
+@pytest.mark.sampled("point", every=2)
 @pytest.mark.parametrize("point", [crashpoints.SPOOLED_UNACKED, crashpoints.ACKED_WITHOUT_BARRIER])
 def test_messages_that_are_taken_back_at_a_point(rabbitmq: RabbitMQNode, tmp_path: Path, point: str) -> None:
     """RabbitMQ 4.3 ignores an acknowledgement that comes after consumer_timeout, without a word."""

@@ -96,6 +96,7 @@ def test_available_now_reads_what_is_there_and_leaves_the_rest(place: Place) -> 
     assert place.take() == numbers(3500 - len(found), len(found))
 
 
+@pytest.mark.sampled("place", every=2)
 def test_messages_of_all_sizes_within_a_small_buffer(place: Place) -> None:
     sizes = [8, 100, 5000, 70_000, 8, 2_000_000] * 40
     sent = [number + b"x" * (size - 8) for number, size in zip(numbers(240), sizes, strict=True)]
@@ -231,6 +232,7 @@ def test_a_queue_in_exclusive_use_is_named(rabbitmq: RabbitMQNode) -> None:
         place.stop()
 
 
+@pytest.mark.sampled("place", every=3)
 def test_a_queue_deleted_under_a_query_is_named_after_all_that_it_sent(place: Place) -> None:
     place.publish(numbers(10))
     driver = place.driver()

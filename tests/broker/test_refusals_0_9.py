@@ -92,6 +92,7 @@ def test_a_source_that_the_broker_cannot_serve_ends_with_the_code_of_options(
     assert refusal in line
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_sink_of_exactly_once_ends_with_the_code_of_options(
     spark: SparkSession,

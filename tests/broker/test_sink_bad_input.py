@@ -164,6 +164,7 @@ def test_a_row_that_cannot_be_sent_is_named_and_not_sent(
     assert bodies_on(connect, queue) <= {b"good"}
 
 
+@pytest.mark.thorough
 def test_rows_are_counted_in_their_partition(spark: SparkSession, broker: Broker, queue: str) -> None:
     frame = spark.range(0, 40_000, 1, 2).selectExpr("IF(id = 35000, NULL, '') AS body")
     with pytest.raises(PythonException, match="Row 15000 of partition 1 in batch 3 cannot be sent: column 'body'"):

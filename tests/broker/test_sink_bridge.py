@@ -121,6 +121,7 @@ BRIDGED = ", ".join(
 )
 
 
+@pytest.mark.thorough
 @needs("takes_any_user_id")
 def test_a_bridge_with_encoded_headers_changes_nothing_that_a_broker_does_not_set(
     spark: SparkSession, broker: Broker, connect: Connect, fresh_names: Iterator[str], tmp_path: Path

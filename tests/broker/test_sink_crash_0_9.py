@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.support.rabbitmq import RabbitMQNode
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.thorough, pytest.mark.timeout(600)]
 
 PER_FILE = 300
 FILES = 4

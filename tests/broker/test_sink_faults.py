@@ -165,6 +165,7 @@ def test_every_entry_survives_it(
     assert duplicates(taken(connect(), target.queue), COUNT) <= COUNT
 
 
+@pytest.mark.sampled("way", every=3)
 @pytest.mark.parametrize("way", ["split", "coalesce", "delay"])
 def test_how_bytes_arrive_does_not_matter(
     spark: SparkSession, target: Target, proxy: FaultProxy, connect: Connect, way: str
@@ -240,6 +241,7 @@ def test_garbage_on_every_connection_ends_the_write(spark: SparkSession, target:
 
 
 # ------------------------------------------------------------------------------------------------ tasks that fail
+@pytest.mark.sampled("network", every=2)
 @pytest.mark.parametrize("network", ["fast", "slow"])
 def test_nothing_of_a_failed_task_is_enqueued_after_its_failure_was_reported(
     spark: SparkSession, target: Target, proxy: FaultProxy, connect: Connect, network: str
@@ -256,6 +258,7 @@ def test_nothing_of_a_failed_task_is_enqueued_after_its_failure_was_reported(
     assert taken(client, target.queue) == dict.fromkeys(range(4096), 1), "the block before that of the row"
 
 
+@pytest.mark.sampled("network", every=2)
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("network", ["fast", "slow"])
 def test_rows_that_fail_to_come_end_the_session_with_the_task(

@@ -56,6 +56,7 @@ def test_a_query_reads_all_columns_and_leaves_an_empty_queue(stream: Stream, pla
     place.wait_for_count(0, 0)
 
 
+@pytest.mark.sampled("place", every=2)
 def test_a_running_query_drains_and_a_restarted_one_goes_on(stream: Stream, place: Place) -> None:
     frame = stream.frame(place.queue, "body BINARY, position BIGINT", protocol="0-9-1")
     query = stream.start(frame)
@@ -71,6 +72,7 @@ def test_a_running_query_drains_and_a_restarted_one_goes_on(stream: Stream, plac
     wait_until(lambda: place.count() == (0, 0), "nothing is left")
 
 
+@pytest.mark.sampled("place", every=3)
 def test_large_batches_are_pulled(stream: Stream, place: Place) -> None:
     sent = [number + b"x" * 2000 for number in numbers(2000)]
     place.publish(sent)

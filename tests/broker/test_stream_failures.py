@@ -93,6 +93,7 @@ def test_options_and_columns_that_cannot_be_served_are_all_named(stream: Stream,
         stream.drain(stream.frame(queue, "body STRING, topic STRING"))
 
 
+@pytest.mark.thorough
 def test_an_exclusive_queue_is_refused_to_the_second(stream: Stream, connect: Connect, queue: str) -> None:
     client = connect(heartbeat=0)
     client.subscribe(queue, exclusive=True)
@@ -155,6 +156,7 @@ def test_a_queue_deleted_under_the_stream_gives_what_was_received_and_fails(
     assert stream.bodies() == numbers(100)
 
 
+@pytest.mark.thorough
 def test_two_consumers_share_a_queue_and_available_now_ends(
     stream: Stream, connect: Connect, queue: str, capabilities: Capabilities
 ) -> None:

@@ -73,6 +73,7 @@ def test_large_batches_by_every_transfer(stream: Stream, connect: Connect, queue
     assert depth(client, queue) == 0
 
 
+@pytest.mark.thorough
 def test_two_actions_in_foreach_batch_see_the_same_rows(stream: Stream, connect: Connect, queue: str) -> None:
     client = connect(heartbeat=0)
     publish(client, queue, numbers(200))
@@ -87,6 +88,7 @@ def test_two_actions_in_foreach_batch_see_the_same_rows(stream: Stream, connect:
     assert depth(client, queue) == 0
 
 
+@pytest.mark.thorough
 def test_a_union_with_itself_has_every_row_twice(stream: Stream, connect: Connect, queue: str) -> None:
     client = connect(heartbeat=0)
     publish(client, queue, numbers(100))

@@ -40,6 +40,7 @@ def test_two_loads_of_one_queue_start_two_receivers_that_share_it(stream: Stream
     assert sorted(stream.bodies()) == numbers(2000)
 
 
+@pytest.mark.thorough
 def test_two_loads_of_one_queue_are_refused_where_it_is_exclusive(stream: Stream, queue: str) -> None:
     frames = [stream.frame(queue, "body BINARY", exclusive="true", heartbeat=1) for _ in range(2)]
     with pytest.raises(StreamingQueryException, match="ResourceLocked"):

@@ -73,6 +73,7 @@ def test_an_untrusted_certificate_is_refused(
         stream.drain(frame)
 
 
+@pytest.mark.thorough
 def test_a_certificate_for_another_name_is_refused_and_can_be_allowed(
     spark: SparkSession, misnamed_broker: BrokerJ, material: TlsMaterial, tmp_path: Path
 ) -> None:

@@ -23,9 +23,9 @@ BRIEF: Final = (
     "tests/spark/test_encoding_values_in_spark.py",
     "tests/spark/test_functions.py",
     # Source: streams of both protocols, and streams of RabbitMQ by offsets.
+    "tests/broker/test_log_reader.py",
     "tests/broker/test_stream_reading.py",
     "tests/broker/test_source_0_9.py",
-    "tests/broker/test_log_source.py",
     # Sink: streams, batches and foreachBatch of both protocols, and each type of Spark.
     "tests/broker/test_sink_basic.py",
     "tests/broker/test_sink_types.py",
