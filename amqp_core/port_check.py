@@ -10,15 +10,15 @@ from contextlib import closing
 from typing import Final
 
 from amqp_core.errors import AmqpError, ConnectionLost
+from amqp_core.protocol_header import HEADERS_0_9
 from amqp_core.transport import Transport, monotonic
-from amqp_core.v0_9.connection import HEADERS
 
 #: Proxies try their servers for a while: HAProxy closes after 3 s by default, and its first pause is 1 s.
 _IDLE_S: Final = 1.5
 #: A close that the header has caused follows within a round trip.
 _ANSWER_S: Final = 0.5
 #: Every broker answers it: with connection.start, or with the header of a version that it serves.
-_HEADER: Final = HEADERS["0-9-1"]
+_HEADER: Final = HEADERS_0_9["0-9-1"]
 
 
 def closes_at_header(host: str, port: int, *, timeout: float) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+HEADERS_0_9: Final = {"0-9-1": b"AMQP\x00\x00\x09\x01", "0-9": b"AMQP\x01\x01\x00\x09"}
+"""The headers of AMQP 0-9-1 and 0-9, by version (section 4.2.2 of each)."""
 _TLS_ALERT: Final = b"\x15\x03"
 _HEADERS: Final = {
     b"\x01\x01\x00\x0a": "AMQP 0-10",

@@ -15,7 +15,6 @@ from amqp_core.address import AUTO_PROTOCOL, format_address
 from amqp_core.errors import VersionRefused
 from amqp_core.failover import connect_any
 from amqp_core.protocol_header import is_other_amqp
-from amqp_core.v0_9.client import Client as Client09
 from amqp_core.v0_10.client import DEFAULT_CALL_TIMEOUT_S
 from amqp_core.v0_10.client import Client as Client010
 
@@ -34,11 +33,15 @@ class _Connect(Protocol):
 _AUTOMATIC: Final = ("0-10", "0-9-1")
 #: The protocol that ``auto`` tries after them, if the broker offers it: RabbitMQ serves it, but offers others.
 _ON_OFFER: Final = "0-9"
-_CLIENTS: Final[dict[str, _Connect]] = {
-    "0-10": Client010.connect,
-    "0-9-1": Client09.connect,
-    "0-9": Client09.connect,
-}
+
+
+def _connect_0_9(options: ConnectOptions, /, *, call_timeout_s: float) -> Client:
+    from amqp_core.v0_9.client import Client  # noqa: PLC0415 - a tenth of a second that each process of Spark would wait
+
+    return Client.connect(options, call_timeout_s=call_timeout_s)
+
+
+_CLIENTS: Final[dict[str, _Connect]] = {"0-10": Client010.connect, "0-9-1": _connect_0_9, "0-9": _connect_0_9}
 _found: Final[dict[tuple[str, int], str]] = {}
 
 

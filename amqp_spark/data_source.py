@@ -6,23 +6,21 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from amqp_spark.arrow.decode import schema_with
-from amqp_spark.arrow.encode import identity_problems
-from amqp_spark.datasource.batch_reader import AmqpBatchReader
-from amqp_spark.datasource.log.batch_reader import AmqpLogBatchReader
-from amqp_spark.datasource.log.stream_reader import AmqpLogStreamReader
-from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import OptionError, UnsupportedModeError
 from amqp_spark.options import CONNECTION, FAILFAST, PERMISSIVE, REJECT, SourceOptions
 from amqp_spark.python_workers import Portable
-from amqp_spark.sink.writer import AmqpBatchWriter, AmqpStreamWriter
-from amqp_spark.validation import check_sink, check_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql.types import StructType
+
+    from amqp_spark.datasource.batch_reader import AmqpBatchReader
+    from amqp_spark.datasource.log.batch_reader import AmqpLogBatchReader
+    from amqp_spark.datasource.log.stream_reader import AmqpLogStreamReader
+    from amqp_spark.datasource.stream_reader import AmqpStreamReader
+    from amqp_spark.sink.writer import AmqpBatchWriter, AmqpStreamWriter
 
 
 _LOGIN = {option.name.lower() for option in CONNECTION if option.secret} | {"username", "passwordfile", "tls.keyfile"}
@@ -82,6 +80,9 @@ class AmqpDataSource(Portable, DataSource):
         Raises:
             OptionError: it lists every problem of the options.
         """
+        # Imported here and below: each is a new process of Spark, and needs a part of the package only.
+        from amqp_spark.arrow.decode import schema_with  # noqa: PLC0415
+
         options = SourceOptions.parse(self.options)
         return schema_with(options.corrupt_column)
 
@@ -95,13 +96,21 @@ class AmqpDataSource(Portable, DataSource):
             OptionError: it lists every problem of the options; ``mode=REJECT`` is one.
             SchemaError: it lists every column that cannot be read.
         """
+        from amqp_spark.validation import check_source  # noqa: PLC0415
+
         options, columns = check_source(self.options, schema)
         if options.mode == REJECT:
             reason, allowed = " in a batch read, which browses and cannot reject", f"{FAILFAST}, {PERMISSIVE}"
             problem = SparkCondition.OPTION_INVALID(option="mode", value=repr(REJECT), reason=reason, allowed=allowed)
             raise OptionError([problem])
         self._redacted = True
-        return AmqpLogBatchReader(options, columns) if options.reads_streams else AmqpBatchReader(options, columns)
+        if options.reads_streams:
+            from amqp_spark.datasource.log.batch_reader import AmqpLogBatchReader  # noqa: PLC0415
+
+            return AmqpLogBatchReader(options, columns)
+        from amqp_spark.datasource.batch_reader import AmqpBatchReader  # noqa: PLC0415
+
+        return AmqpBatchReader(options, columns)
 
     def streamReader(self, schema: StructType) -> AmqpStreamReader | AmqpLogStreamReader:  # noqa: N802  Spark's name
         """Return the reader of a streaming query.
@@ -113,6 +122,8 @@ class AmqpDataSource(Portable, DataSource):
             OptionError: it lists every problem of the options.
             SchemaError: it lists every column that cannot be read.
         """
+        from amqp_spark.validation import check_source  # noqa: PLC0415
+
         options, columns = check_source(self.options, schema)
         if options.ending_offsets is not None:
             problem = SparkCondition.OPTION_INVALID(
@@ -123,7 +134,13 @@ class AmqpDataSource(Portable, DataSource):
             )
             raise OptionError([problem])
         self._redacted = True
-        return AmqpLogStreamReader(options, columns) if options.reads_streams else AmqpStreamReader(options, columns)
+        if options.reads_streams:
+            from amqp_spark.datasource.log.stream_reader import AmqpLogStreamReader  # noqa: PLC0415
+
+            return AmqpLogStreamReader(options, columns)
+        from amqp_spark.datasource.stream_reader import AmqpStreamReader  # noqa: PLC0415
+
+        return AmqpStreamReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> AmqpBatchWriter:  # noqa: FBT001  Spark's signature
         """Return the writer of a static frame.
@@ -137,6 +154,10 @@ class AmqpDataSource(Portable, DataSource):
             SchemaError: it lists every column that cannot be written.
             UnsupportedModeError: ``overwrite`` is set.
         """
+        from amqp_spark.arrow.encode import identity_problems  # noqa: PLC0415
+        from amqp_spark.sink.writer import AmqpBatchWriter  # noqa: PLC0415
+        from amqp_spark.validation import check_sink  # noqa: PLC0415
+
         options, plan = check_sink(self.options, schema)
         if options.exactly_once and options.batch_id is None:
             problem = SparkCondition.OPTION_REQUIRED(
@@ -164,6 +185,9 @@ class AmqpDataSource(Portable, DataSource):
             OptionError: it lists every problem of the options.
             SchemaError: it lists every column that cannot be written.
         """
+        from amqp_spark.sink.writer import AmqpStreamWriter  # noqa: PLC0415
+        from amqp_spark.validation import check_sink  # noqa: PLC0415
+
         options, plan = check_sink(self.options, schema)
         return AmqpStreamWriter(options, plan)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark.arrow.decode import ColumnPlan
-from amqp_spark.arrow.encode import MessagePlan
 from amqp_spark.errors import OptionError, SchemaError
 from amqp_spark.options import FAILFAST, SinkOptions, SourceOptions
 
@@ -13,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql.types import StructType
+
+    from amqp_spark.arrow.encode import MessagePlan
 
 
 _DECIDES_COLUMNS: Final = ("exchangefromcolumn", "contenttype", "stablemessageid")
@@ -41,6 +42,8 @@ def check_sink(options: Mapping[str, object], schema: StructType) -> tuple[SinkO
         SchemaError: only the schema cannot be served.
         OptionError: otherwise, with the problems of both.
     """
+    from amqp_spark.arrow.encode import MessagePlan  # noqa: PLC0415 - the processes of a source need none of it
+
     try:
         parsed = SinkOptions.parse(options)
     except OptionError as error:

@@ -10,9 +10,10 @@ from amqp_core.api import EMBEDDED_PRODUCT, Capabilities
 from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import AmqpError, ProtocolError, UndecodableMessage, UsageError
 from amqp_core.failover import connect_any
+from amqp_core.protocol_header import HEADERS_0_9
 from amqp_core.transport import tls_context
 from amqp_core.v0_9 import rights, spec
-from amqp_core.v0_9.connection import CONSUMING, HEADERS
+from amqp_core.v0_9.connection import CONSUMING
 from amqp_core.v0_9.driver import ASKING, Driver
 from amqp_core.v0_9.fetcher import Fetcher
 from amqp_core.v0_9.log_messages import log_entry
@@ -79,7 +80,7 @@ class Client(PublishingClient):
                 cannot help with any of them.
         """
         context = tls_context(options) if options.tls else None
-        version = options.protocol if options.protocol in HEADERS else "0-9-1"
+        version = options.protocol if options.protocol in HEADERS_0_9 else "0-9-1"
 
         def dial(host: str, port: int) -> Client:
             return cls(Driver.dial(options, host, port, context, call_timeout_s, version=version))

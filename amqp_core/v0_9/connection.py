@@ -25,7 +25,7 @@ from amqp_core.errors import (
     given,
 )
 from amqp_core.heartbeat import Heartbeat
-from amqp_core.protocol_header import describe_stranger, is_stranger
+from amqp_core.protocol_header import HEADERS_0_9, describe_stranger, is_stranger
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import decode_method, encode_header, encode_method
 from amqp_core.v0_9.connection_events import (
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 
     from amqp_core.sasl import Login
 
-#: Protocol headers by the name of the version (0-9-1 section 4.2.2; 0-9 section 4.2.2).
-HEADERS: Final = {"0-9-1": b"AMQP\x00\x00\x09\x01", "0-9": b"AMQP\x01\x01\x00\x09"}
 CONSUMING: Final = 1
 """The channel whose deliveries arrive as blocks."""
 DEFAULT_FRAME_MAX: Final = 131072
@@ -166,7 +164,7 @@ class Connection:
         # 0-9-1 section connection.tune, frame-max: until it is agreed, frames of up to frame-min-size must be taken.
         self._received_limit = self._sent_limit = MIN_MAX_FRAME_SIZE
         if role is Role.CLIENT:
-            self._out.append(HEADERS[version])
+            self._out.append(HEADERS_0_9[version])
 
     @property
     def heartbeat_s(self) -> int:
@@ -327,11 +325,11 @@ class Connection:
             if is_stranger(self._tail, bytes(_HEADER_SIZE)):
                 raise self._refused("answered with")
             return False
-        stranger = is_stranger(self._tail, HEADERS[self.version])
+        stranger = is_stranger(self._tail, HEADERS_0_9[self.version])
         if stranger is None:
             return False
         if stranger:
-            self._out.append(HEADERS[self.version])
+            self._out.append(HEADERS_0_9[self.version])
             raise self._refused("offers")
         self._tail = self._tail[_HEADER_SIZE:]
         self.send_method(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_core.v0_9.connection import HEADERS
+from amqp_core.protocol_header import HEADERS_0_9
 from tests.box.fuzz.campaign import KINDS, SIDES, Campaign
 from tests.box.fuzz.places import Place
 from tests.box.fuzz.side_0_9 import methods_in
@@ -53,6 +53,6 @@ def test_mutated_sessions_do_not_damage_the_store(tmp_path: Path) -> None:
 
 def test_an_answer_that_is_cut_off_is_harm() -> None:
     with pytest.raises(AssertionError, match="half a frame"):
-        list(methods_in(HEADERS["0-9-1"] + b"\1\0\0"))
+        list(methods_in(HEADERS_0_9["0-9-1"] + b"\1\0\0"))
     with pytest.raises(AssertionError, match="half a frame"):
         list(operations_in(b"\0\0\0"))

@@ -20,8 +20,8 @@ from amqp_core.errors import (
     VersionRefused,
     VirtualHostRefused,
 )
+from amqp_core.protocol_header import HEADERS_0_9
 from amqp_core.v0_9 import spec
-from amqp_core.v0_9.connection import HEADERS
 from amqp_core.v0_9.connection_events import (
     CLIENT_TRANSITIONS,
     SERVER_TRANSITIONS,
@@ -41,7 +41,7 @@ RABBITMQ: dict[str, object] = {"product": "RabbitMQ", "capabilities": {"authenti
 
 
 # ---------------------------------------------------------------------------------------------------------- both sides
-@pytest.mark.parametrize("version", HEADERS)
+@pytest.mark.parametrize("version", HEADERS_0_9)
 def test_two_connections_open_and_close(version: str) -> None:
     login = Login()
     us = client(version=version, login=login, heartbeat=30, client_properties={"product": "us"}, max_frame_size=8192)
@@ -359,7 +359,7 @@ def test_a_peer_that_closes_inside_its_answer() -> None:
 def test_a_server_answers_a_strange_header_with_its_own() -> None:
     them = server()
     assert isinstance(error_of(them.receive_data(b"AMQP\x01\x01\x00\x0a")), VersionRefused)
-    assert them.data_to_send() == HEADERS["0-9-1"]
+    assert them.data_to_send() == HEADERS_0_9["0-9-1"]
 
 
 def test_a_server_that_starts_another_version() -> None:

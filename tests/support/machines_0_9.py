@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from amqp_core.connection_states import Ended, Role, State
 from amqp_core.errors import AuthenticationFailed
+from amqp_core.protocol_header import HEADERS_0_9
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import decode_method, encode_method
-from amqp_core.v0_9.connection import HEADERS, Connection
+from amqp_core.v0_9.connection import Connection
 from amqp_core.v0_9.framing import METHOD, encode_frame, parse_frame
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from amqp_core.v0_9.connection_events import Event
 
-HEADER = HEADERS["0-9-1"]
+HEADER = HEADERS_0_9["0-9-1"]
 START = spec.ConnectionStart(version_minor=9, mechanisms=b"PLAIN", locales=b"en_US")
 TUNE = spec.ConnectionTune(channel_max=9, frame_max=131072, heartbeat=0)
 
@@ -72,7 +73,7 @@ def method(value: spec.Method, channel: int = 0) -> bytes:
 def sent(connection: Connection) -> list[spec.Method]:
     """The pending methods of a connection (and, before them, perhaps the protocol header)."""
     data = connection.data_to_send()
-    for header in HEADERS.values():
+    for header in HEADERS_0_9.values():
         data = data.removeprefix(header)
     return methods(data)
 

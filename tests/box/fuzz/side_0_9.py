@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.broker.v0_9.connection import ServerConnection
 from amqp_core.errors import EncodeError
+from amqp_core.protocol_header import HEADERS_0_9
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import decode_header, decode_method, encode_header, encode_method
-from amqp_core.v0_9.connection import HEADERS
 from amqp_core.v0_9.framing import encode_content, encode_frame, encode_method_frame, parse_frame
 from tests.box.fuzz.drawing import drawn
 from tests.box.fuzz.mutating import Script
@@ -47,7 +47,7 @@ def login(version: str = "0-9-1") -> list[bytes]:
     """What opens a connection."""
     client: dict[str, object] = {"capabilities": {"basic.nack": True, "consumer_cancel_notify": True}}
     return [
-        HEADERS[version],
+        HEADERS_0_9[version],
         method(0, spec.ConnectionStartOk(client, "PLAIN", b"\0guest\0guest", "en_US")),
         method(0, spec.ConnectionTuneOk(2047, FRAME_MAX, 60)),
         method(0, spec.ConnectionOpen("/")),
@@ -142,7 +142,7 @@ class Side09:
 
 def methods_in(answer: bytes) -> Iterable[spec.Method]:
     """The methods that the broker has sent; all else is decoded, too."""
-    at = len(HEADERS["0-9-1"]) if answer.startswith(b"AMQP") else 0
+    at = len(HEADERS_0_9["0-9-1"]) if answer.startswith(b"AMQP") else 0
     while at < len(answer):
         parsed = parse_frame(answer, at, FRAME_MAX)
         assert parsed is not None, f"half a frame: {answer[at:][:100]!r}"

@@ -9,9 +9,9 @@ from amqp_core.broker.logins import Logins
 from amqp_core.broker.model.memory import Memory
 from amqp_core.broker.model.virtual_host import VirtualHost
 from amqp_core.broker.v0_9.connection import ServerConnection
+from amqp_core.protocol_header import HEADERS_0_9
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import decode_method, encode_header, encode_method
-from amqp_core.v0_9.connection import HEADERS
 from amqp_core.v0_9.framing import BODY, METHOD, encode_content, encode_method_frame, parse_frame
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Peer:
         self.methods: list[tuple[int, spec.Method]] = []
         self.bodies: list[bytes] = []
         self.send(
-            HEADERS["0-9-1"],
+            HEADERS_0_9["0-9-1"],
             method(0, spec.ConnectionStartOk(properties, "PLAIN", b"\0guest\0guest", "en_US")),
             method(0, spec.ConnectionTuneOk(2047, FRAME_MAX, 60)),
             method(0, spec.ConnectionOpen("/")),
