@@ -23,7 +23,7 @@ from amqp_spark.datasource.drain_detector import QUIET_SECONDS, SETTLING_SECONDS
 from amqp_spark.datasource.incarnation import Incarnation
 from amqp_spark.datasource.receive_buffer import add_range
 from amqp_spark.datasource.settling import Settler
-from amqp_spark.datasource.unsettled import UnsettledFlowControl, read_bytes
+from amqp_spark.datasource.unsettled import USUAL_READ_BYTES, UnsettledFlowControl, read_bytes
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import ConsumerStalled, OffsetError
 from amqp_spark.host_order import HostOrder
@@ -328,8 +328,9 @@ class QueueConsumer:
         self._protocol = client.protocol
         credit = client.capabilities.credit
         self._ending.replaces = not credit and not client.capabilities.counts_held_messages
-        if not credit:
-            client.read_at_most(read_bytes(len(self._held.buffers)))
+        nbytes = read_bytes(len(self._held.buffers), self._held.budget_bytes)
+        # Where credit bounds what may come, many queues need no smaller reads.
+        client.read_at_most(max(nbytes, USUAL_READ_BYTES) if credit else nbytes)
         if credit == self._has_credit:
             return
         self._has_credit = credit

@@ -11,7 +11,14 @@ import pytest
 from amqp_spark.datasource import unsettled
 from amqp_spark.datasource.credit import SLACK_BYTES
 from amqp_spark.datasource.receive_buffer import ReceiveBuffer
-from amqp_spark.datasource.unsettled import ANSWER_BYTES, EXCESS_BYTES, LOOK_BYTES, UnsettledFlowControl, read_bytes
+from amqp_spark.datasource.unsettled import (
+    ANSWER_BYTES,
+    EXCESS_BYTES,
+    LOOK_BYTES,
+    USUAL_READ_BYTES,
+    UnsettledFlowControl,
+    read_bytes,
+)
 from tests.support.fake_broker import FakeBlock
 
 if TYPE_CHECKING:
@@ -390,11 +397,19 @@ def test_messages_that_are_not_kept_need_no_room_before_an_answer() -> None:
     assert one.answered(*[200_000] * 100)
 
 
-@pytest.mark.parametrize("count", [1, 16, 64, 256, 1000])
-def test_reads_of_many_queues_are_small(count: int) -> None:
-    assert 1 << 14 <= read_bytes(count) <= 1 << 18
-    assert count > 256 or count * read_bytes(count) <= EXCESS_BYTES
-    assert count > 16 or read_bytes(count) == 1 << 18
+@pytest.mark.parametrize("count", [1, 4, 16, 64, 256, 1000])
+@pytest.mark.parametrize("budget", [64 << 10, MB, 128 * MB, 4096 * MB])
+def test_reads_of_many_queues_are_small(count: int, budget: int) -> None:
+    nbytes = read_bytes(count, budget)
+    assert 1 << 14 <= nbytes <= 1 << 20
+    assert count > 256 or count * nbytes <= EXCESS_BYTES
+    assert count > 16 or nbytes >= USUAL_READ_BYTES
+    assert nbytes <= max(USUAL_READ_BYTES, budget // count // 16)
+
+
+def test_one_queue_with_the_usual_budget_is_read_in_large_pieces() -> None:
+    assert read_bytes(1, 128 * MB) == 1 << 20
+    assert read_bytes(1, 2 * MB) == USUAL_READ_BYTES
 
 
 @pytest.mark.parametrize("seed", range(6))
