@@ -19,6 +19,7 @@ from amqp_spark.datasource.consumer_setup import Retries
 from amqp_spark.datasource.consumer_watch import ConsumerWatch, DeliveryCountWatch
 from amqp_spark.datasource.counters import QueueCounters
 from amqp_spark.datasource.credit import MAX_CREDIT, CreditFlowControl
+from amqp_spark.datasource.dense_flow import DenseFlow
 from amqp_spark.datasource.drain_detector import QUIET_SECONDS, SETTLING_SECONDS, DrainDetector
 from amqp_spark.datasource.incarnation import Incarnation
 from amqp_spark.datasource.receive_buffer import add_range
@@ -136,12 +137,12 @@ class QueueConsumer:
         """Whether the broker may know of a consumer of an earlier incarnation."""
         self._life = Incarnation()
         self._retries = Retries(queue, options, held.clock)
-        self._watch = ConsumerWatch(queue, held.clock)
-        self._counts = DeliveryCountWatch(queue, held.clock)
+        self._watch, self._counts = ConsumerWatch(queue, held.clock), DeliveryCountWatch(queue, held.clock)
         self._ended_in_order = False
         """Whether the session before was alive when it was closed, so that the broker keeps nothing of it."""
         self._excess: list[tuple[int, int]] = []
         """Ids of messages beyond the end, which go back to the queue."""
+        self._dense = DenseFlow(held.clock)
         self._dying_s = 0.0
         """Seconds for which the broker may keep a lost session of this consumer."""
         self._confirmed = 0
@@ -369,13 +370,25 @@ class QueueConsumer:
         self._life.asked = True
         # A wake-up during one of the previous calls may have ended a wait inside it: it must not be lost.
         timeout = self._take_timeout() if wakes == self._wakes else 0
-        self._store(subscription.take_blocks(timeout, begun=True))
+        blocks = subscription.take_blocks(timeout, begun=True)
+        self._store(blocks)
+        if blocks:
+            self._let_gather(blocks, wakes)
         if self._is_in_doubt():
             return
         if self.bounded and not self.exhausted:
             self._look_for_end(client, subscription)
         elif not self._has_credit and not self.exhausted:
             self._look_for_stall(client)
+
+    def _let_gather(self, blocks: Sequence[Block], wakes: int) -> None:
+        """Wait a moment before the next round if messages come densely, unless a request of another thread has come
+        since there were so many ``wakes``."""
+        pause = self._dense.pause_after(sum(len(block.frames) for block in blocks))
+        if pause:
+            with self._lock:
+                if wakes == self._wakes and not self._held.stopping:
+                    self._lock.wait(pause)
 
     def _look_for_stall(self, client: Client) -> None:
         if not self._flow.has_room() or client.under_way_bytes:
