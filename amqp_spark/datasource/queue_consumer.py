@@ -372,7 +372,7 @@ class QueueConsumer:
         timeout = self._take_timeout() if wakes == self._wakes else 0
         blocks = subscription.take_blocks(timeout, begun=True)
         self._store(blocks)
-        if blocks:
+        if blocks and subscription.credit > sum(len(block.ends) for block in blocks):  # else renew it first
             self._let_gather(blocks, wakes)
         if self._is_in_doubt():
             return

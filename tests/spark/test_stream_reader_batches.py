@@ -19,6 +19,7 @@ from amqp_spark.errors import TransferError
 from tests.spark.driver import Driver, Offset, bodies, dumps
 from tests.spark.reader_support import Readers, numbers
 from tests.support.fake_broker import FakeBroker, transfer_frames
+from tests.support.process import wait_until
 
 # --- 2 a batch is fixed when it is planned
 
@@ -263,6 +264,9 @@ def test_point_8_what_is_held_stays_within_the_buffer(fake: FakeBroker, readers:
     fake.publish("q", *(b"x" * 10_000 for _ in range(500)))
     fake.block_messages = 1
     driver = Driver(readers(maxBytesPerTrigger=20 * size, bufferBytes=50 * size))
+    driver.trigger()
+    # this broker sends one message in each round of reading, so that they come slowly
+    wait_until(lambda: held_bytes(driver) > 20 * size, "more than one batch in the buffer", 60.0)
     worst = most_held_bytes(driver, 500)
     assert 20 * size < worst <= 51 * size  # one transfer may pass the bound
 
