@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from amqp_spark.arrow.columns.conversion import AUTO_MILLISECONDS, EARLIEST_SECONDS, LATEST_SECONDS, Errors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from amqp_spark.arrow.columns.wire import Mask, Positions, Wire
@@ -23,6 +26,10 @@ Column: TypeAlias = tuple[Array, Errors]
 _SQL: Final = {8: "TINYINT", 16: "SMALLINT", 32: "INT"}  # by bits
 _LARGEST: Final = (1 << 63) - 1
 _OFFSETS: Final = 1 << 31  # Arrow's binary and string arrays count bytes in 32 bits, signed
+
+# Of numbers in this range, and of zero, Arrow writes the digits that repr() writes, without an exponent.
+_LEAST_PLAIN: Final = 1e-4
+_PLAIN_LIMIT: Final = 1e10
 
 # Begin and end of the parts of a UUID's text, and their digits.
 _UUID_PARTS: Final = ((0, 8, 0), (9, 13, 8), (14, 18, 12), (19, 23, 16), (24, 36, 20))
@@ -138,3 +145,19 @@ def uuid_text(raw: npt.NDArray[np.uint8], absent: Mask | None) -> Array:
     bounds = np.arange(0, 36 * rows + 1, 36, dtype=np.int32)
     validity = None if absent is None else buffer(np.packbits(~absent, bitorder="little"))
     return pa.Array.from_buffers(pa.string(), rows, [validity, buffer(bounds), buffer(letters)])
+
+
+def float_texts(values: npt.NDArray[np.float64], text: Callable[[float], str]) -> Array:
+    """Numbers as ``text`` writes them, which is ``repr()`` from 0.0001 up to ten billion: it is called for others."""
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        size = np.abs(values)
+        whole = np.trunc(values) == values
+    plain = ((size >= _LEAST_PLAIN) & (size < _PLAIN_LIMIT)) | (size == 0)
+    texts: Array = pa.array(values).cast(pa.string())
+    if whole.any():  # Arrow leaves ".0" out
+        endings = pa.array(["", ".0"]).take(cast("Any", pa.array(whole.astype(np.int8))))
+        texts = cast("Any", pc).binary_join_element_wise(texts, endings, "")
+    if plain.all():
+        return texts
+    others = pa.array([text(value) for value in values[~plain].tolist()], pa.string())
+    return cast("Array", cast("Any", pc).replace_with_mask(texts, pa.array(~plain), others))

@@ -345,7 +345,7 @@ def _texts_of(wire: Wire, number: int, code_at: Positions, after: Positions, uni
     elif number == code.BOOLEAN:
         return pa.array(wire.size(1, at) != 0).cast(pa.string()), {}
     elif number == code.DOUBLE:
-        return pa.array([float_text(value) for value in wire.read(">f8", at).tolist()], pa.string()), {}
+        return arrays.float_texts(wire.read(">f8", at).astype(np.float64), float_text), {}
     errors = {}
     values: list[str | None] = []
     for index, (begin, end) in enumerate(zip(code_at.tolist(), after.tolist(), strict=True)):
