@@ -18,6 +18,8 @@ from amqp_spark.arrow.columns.conversion import ConversionError
 from amqp_spark.arrow.columns.values import INTEGERS, as_text, converter, float_text, name_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from amqp_spark.arrow.columns.arrays import Array, Column
     from amqp_spark.arrow.columns.conversion import Errors
     from amqp_spark.arrow.columns.wire import Mask, Positions, Spans, Wire
@@ -102,9 +104,10 @@ class _Walk:
         if not len(self.rows):
             return False
         wire, until = self.wire, self.until
-        self.raw = wire.read(">u8", self.at).astype(np.uint64)
+        self.raw = wire.peek(">u8", self.at).astype(np.uint64)
         self.length = (self.raw >> _FIRST_BYTE).astype(np.int64)
         self.code_at = self.at + 1 + self.length
+        wire.decided(self.at, self.code_at)
         self.codes = wire.size(1, np.minimum(self.code_at, until - 1))
         self.after = wire.after_values(self.code_at, self.codes)
         self.drop((self.code_at >= until) | (self.after > until) | (self.after < 0), "an entry reaches beyond its end")
@@ -123,7 +126,7 @@ class _Walk:
         return begins
 
 
-def pick(wire: Wire, spans: Spans, keys: list[bytes], broken: Errors) -> list[Positions]:
+def pick(wire: Wire, spans: Spans, keys: Sequence[bytes], broken: Errors) -> list[Positions]:
     """Per key, the positions of its value's type code; 0 if the map or the key is absent.
 
     Each map is read up to the last of the keys only; of a repeated key the first counts.
@@ -169,7 +172,7 @@ def check(wire: Wire, spans: Spans, broken: Errors) -> None:
         walk.at = walk.after
 
 
-def _alone(walk: _Walk, keys: list[bytes], found: list[Positions], broken: Errors, *, inside: bool = False) -> None:
+def _alone(walk: _Walk, keys: Sequence[bytes], found: list[Positions], broken: Errors, *, inside: bool = False) -> None:
     """Finish the remaining maps one by one; ``inside``: also check inside values."""
     data, dialect = walk.wire.data, walk.wire.dialect
     state = (walk.rows.tolist(), walk.at.tolist(), walk.until.tolist(), walk.left.tolist())
@@ -187,7 +190,7 @@ def _alone(walk: _Walk, keys: list[bytes], found: list[Positions], broken: Error
             if inside and not dialect.is_whole(data, code_at, after):
                 reason = _NOT_WHOLE
                 break
-            column = slots.pop(data[at + 1 : code_at], None)
+            column = slots.pop(bytes(data[at + 1 : code_at]), None)
             if column is not None:
                 column[row] = code_at
             at = after
@@ -224,7 +227,7 @@ def typed(wire: Wire, at: Positions, target: Target) -> Column:
     for row, (begin, end) in enumerate(zip(at.tolist(), after.tolist(), strict=True)):
         value = None
         if begin and texts_as_bytes and (width := _TEXT_SIZES.get(wire.dialect.kinds[wire.data[begin]])):
-            value = wire.data[begin + 1 + width : end]  # as in _uniform: UTF-8 is not checked
+            value = bytes(wire.data[begin + 1 + width : end])  # as in _uniform: UTF-8 is not checked
         elif begin:
             try:
                 value = convert(wire.dialect.value_at(wire.data, begin, end))
