@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from amqp_spark.arrow.columns.conversion import AUTO_MILLISECONDS, EARLIEST_SECONDS, LATEST_SECONDS, Errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy.typing as npt
 
     from amqp_spark.arrow.columns.wire import Mask, Positions, Wire
@@ -27,12 +24,27 @@ _SQL: Final = {8: "TINYINT", 16: "SMALLINT", 32: "INT"}  # by bits
 _LARGEST: Final = (1 << 63) - 1
 _OFFSETS: Final = 1 << 31  # Arrow's binary and string arrays count bytes in 32 bits, signed
 
-# Of numbers in this range, and of zero, Arrow writes the digits that repr() writes, without an exponent.
-_LEAST_PLAIN: Final = 1e-4
-_PLAIN_LIMIT: Final = 1e10
 
-# Begin and end of the parts of a UUID's text, and their digits.
-_UUID_PARTS: Final = ((0, 8, 0), (9, 13, 8), (14, 18, 12), (19, 23, 16), (24, 36, 20))
+def _parts_of_uuid(size: int, *begins: int) -> np.dtype[Any]:
+    formats = ["V8", "V4", "V4", "V4", "V12"]
+    names = [str(begin) for begin in range(len(formats))]
+    return np.dtype({"names": names, "formats": formats, "offsets": begins, "itemsize": size})
+
+
+_UUID_DIGITS: Final = _parts_of_uuid(32, 0, 8, 12, 16, 20)
+_UUID_TEXT: Final = _parts_of_uuid(36, 0, 9, 14, 19, 24)
+
+
+def _four_digits() -> npt.NDArray[np.uint32]:
+    """The hexadecimal digits of two bytes, read as one number, lower byte first."""
+    two = np.frombuffer(bytes(range(256)).hex().encode(), np.uint16)
+    four = np.empty((256, 256, 2), np.uint16)
+    four[:, :, 0] = two
+    four[:, :, 1] = two[:, None]
+    return four.reshape(-1).view(np.uint32)
+
+
+_FOUR_DIGITS: Final = _four_digits()
 
 
 def buffer(values: npt.NDArray[Any]) -> pa.Buffer:
@@ -138,26 +150,10 @@ def times(number: Positions, absent: Mask | None, kind: pa.DataType, unit: str) 
 def uuid_text(raw: npt.NDArray[np.uint8], absent: Mask | None) -> Array:
     """Rows of 16 bytes (uint8, shape ``(rows, 16)``) as the usual text of a UUID."""
     rows = len(raw)
-    letters = np.full((rows, 36), ord("-"), np.uint8)
-    digits = np.frombuffer(raw.tobytes().hex().encode(), np.uint8).reshape(rows, 32)
-    for begin, end, digit in _UUID_PARTS:
-        letters[:, begin:end] = digits[:, digit : digit + end - begin]
+    letters = np.full(36 * rows, ord("-"), np.uint8)
+    text, digits = letters.view(_UUID_TEXT), _FOUR_DIGITS.take(raw.reshape(-1).view("<u2")).view(_UUID_DIGITS)
+    for part in _UUID_TEXT.names or ():
+        text[part] = digits[part]
     bounds = np.arange(0, 36 * rows + 1, 36, dtype=np.int32)
     validity = None if absent is None else buffer(np.packbits(~absent, bitorder="little"))
     return pa.Array.from_buffers(pa.string(), rows, [validity, buffer(bounds), buffer(letters)])
-
-
-def float_texts(values: npt.NDArray[np.float64], text: Callable[[float], str]) -> Array:
-    """Numbers as ``text`` writes them, which is ``repr()`` from 0.0001 up to ten billion: it is called for others."""
-    with np.errstate(invalid="ignore"):  # signalling NaN
-        size = np.abs(values)
-        whole = np.trunc(values) == values
-    plain = ((size >= _LEAST_PLAIN) & (size < _PLAIN_LIMIT)) | (size == 0)
-    texts: Array = pa.array(values).cast(pa.string())
-    if whole.any():  # Arrow leaves ".0" out
-        endings = pa.array(["", ".0"]).take(cast("Any", pa.array(whole.astype(np.int8))))
-        texts = cast("Any", pc).binary_join_element_wise(texts, endings, "")
-    if plain.all():
-        return texts
-    others = pa.array([text(value) for value in values[~plain].tolist()], pa.string())
-    return cast("Array", cast("Any", pc).replace_with_mask(texts, pa.array(~plain), others))

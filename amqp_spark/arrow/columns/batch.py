@@ -15,10 +15,10 @@ from amqp_core.errors import DecodeError
 from amqp_core.typed_values import Typed
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_list_typed, read_map_typed
-from amqp_spark.arrow.columns import arrays, headers
+from amqp_spark.arrow.columns import arrays, headers, map_texts
 from amqp_spark.arrow.columns.conversion import ConversionError, Errors
 from amqp_spark.arrow.columns.values import converter
-from amqp_spark.arrow.columns.wire import Spans
+from amqp_spark.arrow.columns.wire import Spans, is_nowhere
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.columns.arrays import Array, Column
@@ -78,7 +78,7 @@ class Batch(ABC):
         if self.alike is not None:
             return self.alike.find(question, find)
         self.asked[question] = find
-        return find(self)
+        return cast("Found", find(self))
 
     def bit(self, wanted: Property) -> tuple[Mask, Mask | None]:
         """A property without bytes: its values, and the rows in which it cannot be (None: none)."""
@@ -101,6 +101,22 @@ class Batch(ABC):
             return tuple(headers.pick(batch.wire, batch.sized(wanted), keys, batch.broken))
 
         return cast("list[Positions]", list(self.find((wanted, *keys), find)))
+
+    def header_entries(self, wanted: Property) -> headers.Entries | None:
+        """All entries of the headers; None if a few messages have so many that each should be decoded alone."""
+
+        def find(batch: Batch) -> headers.Entries | None:
+            return headers.entries(batch.wire, batch.sized(wanted), batch.broken)
+
+        question = (wanted, "entries")
+        if self.alike is not None:
+            return self.alike.entries(question, find)
+        self.asked[question] = find
+        return find(self)
+
+    def other(self, located: Located, rows: range) -> Batch:
+        """A batch of the same kind."""
+        return type(self)(located, rows, self.queue, self.position)
 
     def part(self, positions: Positions) -> Positions:
         """Of positions in all transfers of the chunk, those of these rows."""
@@ -163,6 +179,8 @@ def _bit(batch: Batch, wanted: Property) -> Column:
 
 def _number(batch: Batch, wanted: Property, arrow: pa.DataType) -> Column:
     at, absent = batch.fixed(wanted)
+    if is_nowhere(absent):
+        return arrays.nulls(batch.rows, arrow)
     if wanted.width < 8:
         return arrays.integers(batch.wire.size(wanted.width, at), absent, arrow)
     return arrays.unsigned(batch.wire.read(">u8", at).astype(np.uint64), absent, arrow)
@@ -170,12 +188,16 @@ def _number(batch: Batch, wanted: Property, arrow: pa.DataType) -> Column:
 
 def _time(batch: Batch, wanted: Property, arrow: pa.DataType, unit: str | None) -> Column:
     at, absent = batch.fixed(wanted)
+    if is_nowhere(absent):
+        return arrays.nulls(batch.rows, arrow)
     numbers = batch.wire.read(">i8", at).astype(np.int64)
     return arrays.integers(numbers, absent, arrow) if unit is None else arrays.times(numbers, absent, arrow, unit)
 
 
 def _uuid(batch: Batch, wanted: Property, *, text: bool) -> Column:
     at, absent = batch.fixed(wanted)
+    if is_nowhere(absent):
+        return arrays.nulls(batch.rows, pa.string() if text else pa.binary())
     if not text:
         return arrays.binary(batch.wire, at, at + 16, absent), {}
     raw = batch.wire.read("V16", at).view(np.uint8).reshape(batch.rows, 16)
@@ -190,6 +212,8 @@ def _sized(batch: Batch, wanted: Property, *, text: bool) -> Column:
 def bytes_of(wire: Wire, spans: Spans, wanted: Property) -> Array:
     """The bytes of a field of variable size, without its size."""
     begin, end, absent = spans
+    if is_nowhere(absent):
+        return pa.nulls(len(begin), pa.binary())
     return arrays.binary(wire, begin - wanted.width, end, absent)
 
 
@@ -204,8 +228,16 @@ def headers_builder(wanted: Property, kind: t.DataType, arrow: pa.DataType, unit
         keys = [field.name.encode() for field in kind.fields]
         struct = partial(_struct, kind=kind, arrow=cast("pa.StructType", arrow), unit=unit)
         return lambda batch: struct(batch.wire, batch.sized(wanted), batch.header_values(wanted, keys))
-    decode = decoder(kind, arrow, unit)
-    return lambda batch: decode(batch.wire, batch.sized(wanted), batch.broken)
+    one_by_one = _each_alone(kind, arrow, unit)
+    if not _is_map_of_texts(kind):
+        return lambda batch: one_by_one(batch.wire, batch.sized(wanted))
+
+    def build(batch: Batch) -> Column:
+        spans = batch.sized(wanted)
+        found = batch.header_entries(wanted)
+        return _map_of_texts(batch.wire, spans, found, arrow, unit) or one_by_one(batch.wire, spans)
+
+    return build
 
 
 def decoder(kind: t.DataType, arrow: pa.DataType, unit: str) -> Callable[[Wire, Spans, Errors], Column]:
@@ -214,14 +246,34 @@ def decoder(kind: t.DataType, arrow: pa.DataType, unit: str) -> Callable[[Wire, 
         keys = [field.name.encode() for field in kind.fields]
         struct = partial(_struct, kind=kind, arrow=cast("pa.StructType", arrow), unit=unit)
         return lambda wire, spans, broken: struct(wire, spans, headers.pick(wire, spans, keys, broken))
-    convert = converter(kind, unit)
-    texts = isinstance(kind, t.MapType) and isinstance(kind.valueType, t.StringType) and kind.valueContainsNull
+    one_by_one = _each_alone(kind, arrow, unit)
+    if not _is_map_of_texts(kind):
+        return lambda wire, spans, _: one_by_one(wire, spans)
 
     def decode(wire: Wire, spans: Spans, broken: Errors) -> Column:
-        if texts:
-            column = headers.texts(wire, spans, cast("pa.MapType[Any, Any]", arrow), unit, broken)
-            if column is not None:
-                return column
+        found = headers.entries(wire, spans, broken)
+        return _map_of_texts(wire, spans, found, arrow, unit) or one_by_one(wire, spans)
+
+    return decode
+
+
+def _is_map_of_texts(kind: t.DataType) -> bool:
+    return isinstance(kind, t.MapType) and isinstance(kind.valueType, t.StringType) and kind.valueContainsNull
+
+
+def _map_of_texts(
+    wire: Wire, spans: Spans, found: headers.Entries | None, arrow: pa.DataType, unit: str
+) -> Column | None:
+    if found is None:
+        return None
+    return map_texts.texts(wire, found, spans.absent, cast("pa.MapType[Any, Any]", arrow), unit)
+
+
+def _each_alone(kind: t.DataType, arrow: pa.DataType, unit: str) -> Callable[[Wire, Spans], Column]:
+    """The function that decodes each map by itself."""
+    convert = converter(kind, unit)
+
+    def decode(wire: Wire, spans: Spans) -> Column:
         begin, end, absent = spans
         maps = arrays.binary(wire, begin, end, absent).to_pylist()
         return _converted(

@@ -48,4 +48,7 @@ def _room() -> bytearray:
     try:
         return _spare.pop()
     except IndexError:
+        # glibc returns memory to the system by the size of the largest block freed so far. Without this block, which is
+        # not used, it would return the arrays of every batch, and every batch would begin with new pages.
+        bytearray(2 * _TOGETHER)
         return bytearray(_TOGETHER + PADDING)

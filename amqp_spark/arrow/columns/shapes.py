@@ -11,10 +11,11 @@ needed: no byte is checked less, and a damaged message has the same consequences
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import numpy as np
 
+from amqp_spark.arrow.columns.headers import Entries
 from amqp_spark.arrow.columns.located import Located, Places
 from amqp_spark.arrow.columns.wire import Trace
 
@@ -30,16 +31,14 @@ LEAST_ROWS: Final = 256
 """Rows of a batch from which on shapes are worth their cost."""
 _MOST_SHAPES: Final = 16  # of one call: to find one costs as much as several hundred messages
 _MOST_BYTES: Final = 1024  # of a message, up to the end of its header
-_SLICE_ROWS: Final = 512  # compared at once: their bytes should stay in the processor's cache
+_SLICE_ROWS: Final = 640  # compared at once: their bytes should stay in the processor's cache
 
 Question: TypeAlias = "tuple[object, ...]"
 """Names what is to be found in every message."""
 Found: TypeAlias = "tuple[npt.NDArray[Any] | None, ...]"
 """Of every message: positions (0: none), and masks of rows (None: none of them)."""
-Find: TypeAlias = "Callable[[Any], Found]"
-"""Finds it in a batch in the general way."""
-Make: TypeAlias = "Callable[[Located, range], Batch]"
-"""Makes a batch of some messages."""
+Find: TypeAlias = "Callable[[Any], Found | Entries | None]"
+"""Finds it in a batch in the general way; None: each message should be decoded alone."""
 
 
 class Unlike(Exception):
@@ -49,70 +48,105 @@ class Unlike(Exception):
 class _Shape:
     """What was found in one message, with positions counted from its begin, and the bytes from which it follows."""
 
-    def __init__(self, wire: Trace, head: int, asked: dict[Question, Find], make: Make) -> None:
-        self._head = head
-        end = np.array([wire.length])
-        batch = make(Located(wire, Places(np.array([head]), end, end, end, end), {}, {}), range(1))
-        found = {question: find(batch) for question, find in asked.items()}
-        if batch.broken or wire.is_incomplete:
+    def __init__(self, batch: Batch, row: int, asked: dict[Question, Find]) -> None:
+        first, head, end = (int(each[row]) for each in (batch.first, batch.head_begin, batch.head_end))
+        wire = Trace(batch.wire.data[first:end], batch.wire.dialect)
+        self._head = head - first
+        ends = np.array([end - first])
+        batch = batch.other(Located(wire, Places(np.array([self._head]), ends, ends, ends, ends), {}, {}), range(1))
+        self.answers = {question: find(batch) for question, find in asked.items()}
+        if batch.broken or not wire.is_complete or None in self.answers.values():
             raise Unlike
-        self.answers = {
-            question: tuple([None if each is None else each[0].item() for each in every])
-            for question, every in found.items()
-        }
         self._begin, words, deciding = wire.decisive()
-        self._words = len(words)
+        self._wanted = words & deciding
         # As often as there are rows in a slice: an operation on one long row is several times faster than on many.
-        self._deciding = np.tile(deciding, _SLICE_ROWS)
-        self._wanted = np.tile(words & deciding, _SLICE_ROWS)
+        self._all_deciding = np.tile(deciding, _SLICE_ROWS)
+        self._all_wanted = np.tile(self._wanted, _SLICE_ROWS).tobytes()
 
     def misfits(self, wire: Wire, first: Positions, heads: Positions) -> Mask | None:
         """Which of the messages that begin at ``first``, with the header ``heads`` bytes behind, have other bytes where
         they decide (None: none of them)."""
         result = heads != self._head
         at = first + self._begin
-        for low in range(0, len(at) if self._words else 0, _SLICE_ROWS):
-            some = at[low : low + _SLICE_ROWS]
-            size = len(some) * self._words
-            words = wire.words(some, self._words)
-            words &= self._deciding[:size]
-            same = words == self._wanted[:size]
-            if not same.all():
-                result[low : low + _SLICE_ROWS] |= ~same.reshape(-1, self._words).all(axis=1)
+        count = len(self._wanted)
+        every = wire.at_every_byte(f"V{8 * count}")
+        for low in range(0, len(at), _SLICE_ROWS):
+            words = every[at[low : low + _SLICE_ROWS]].view(np.uint64)
+            words &= self._all_deciding[: len(words)]
+            if not self._all_wanted.startswith(words.tobytes()):
+                result[low : low + _SLICE_ROWS] |= (words.reshape(-1, count) != self._wanted).any(axis=1)
         return result if result.any() else None
 
 
 class Alike:
     """Positions in the messages of a batch, all of which have known shapes."""
 
-    def __init__(self, asked: dict[Question, Find], begin: Positions, shapes: Sequence[_Shape], of: Positions) -> None:
+    def __init__(self, asked: dict[Question, Find], first: Positions) -> None:
         self._asked = asked
-        self._begin = begin
-        self._shapes = shapes
-        self._of = of  # the index of the shape of every message
+        self._first = first
+        self._shapes: list[_Shape] = []
+        self._examples: list[int] = []  # of every shape, a row that has it
+        self._of = np.zeros(len(first), np.int64)  # the index of the shape of every row
+
+    def add(self, rows: Positions, shape: _Shape) -> None:
+        """These rows, at least one, have this shape."""
+        if self._shapes:
+            self._of[rows] = len(self._shapes)
+        self._shapes.append(shape)
+        self._examples.append(int(rows[0]))
 
     def find(self, question: Question, find: Find) -> Found:
         """The answer to a question for every message; Unlike if it is a new one."""
+        answers = self._answers(question, find)
+        return tuple([self._column(found) for found in zip(*answers, strict=True)])
+
+    def entries(self, question: Question, find: Find) -> Entries:
+        """All entries of the maps, by kind; Unlike if that is a new question."""
+        answers = cast("list[Entries]", self._answers(question, find))
+        counts = np.array([len(answer.key_at) for answer in answers])
+        order = np.argsort(self._examples)
+        before = np.zeros_like(counts)  # kinds of other shapes
+        before[order[1:]] = np.cumsum(counts[order[:-1]])
+        counts_of_rows = counts[self._of]
+        bounds = np.zeros(len(self._first) + 1, np.int64)
+        np.cumsum(counts_of_rows, out=bounds[1:])
+        kinds = np.arange(bounds[-1]) + np.repeat(before[self._of] - bounds[:-1], counts_of_rows)
+        first = np.repeat(self._first, counts_of_rows)
+
+        def column(parts: Sequence[Positions]) -> Positions:
+            return cast("Positions", np.concatenate([parts[index] for index in order])[kinds] + first)
+
+        return Entries(
+            bounds,
+            key_at=column([answer.key_at for answer in answers]),
+            code_at=column([answer.code_at for answer in answers]),
+            after=column([answer.after for answer in answers]),
+            kinds=kinds,
+            examples=np.concatenate([np.arange(counts[i]) + bounds[self._examples[i]] for i in order]),
+        )
+
+    def _answers(self, question: Question, find: Find) -> list[Any]:
         if question not in self._asked:
             self._asked[question] = find  # for the next batches
             raise Unlike
-        answers = [shape.answers[question] for shape in self._shapes]
-        return tuple([self._column(values) for values in zip(*answers, strict=True)])
+        return [shape.answers[question] for shape in self._shapes]
 
-    def _column(self, values: Sequence[int | bool | None]) -> npt.NDArray[Any] | None:
-        if all(value is None for value in values):
+    def _column(self, found: Sequence[npt.NDArray[Any] | None]) -> npt.NDArray[Any] | None:
+        """The values of all rows, of one value for each shape."""
+        if all(value is None for value in found):
             return None
-        rows, one = len(self._begin), len(values) == 1
-        if isinstance(values[0], bool | None):
-            masks = [value is True for value in values]
-            return np.full(rows, masks[0]) if one else np.array(masks)[self._of]
+        values = [False if value is None else value[0] for value in found]
+        rows, one = len(self._first), len(values) == 1
+        if isinstance(values[0], np.bool | bool):
+            return np.full(rows, values[0]) if one else np.array(values)[self._of]
         if one:
-            return self._begin + values[0] if values[0] else np.zeros(rows, np.int64)
+            return self._first + values[0] if values[0] else np.zeros(rows, np.int64)
         offsets = np.array(values, np.int64)
         positions = offsets[self._of]
         if offsets.all():
-            return positions + self._begin
-        return np.where(positions == 0, 0, positions + self._begin)
+            positions += self._first
+            return positions
+        return np.where(positions == 0, 0, positions + self._first)
 
 
 class Shapes:
@@ -124,53 +158,46 @@ class Shapes:
         self._answered = 0  # how many of the questions the known shapes answer
         self._found = 0
 
-    def sort(self, batch: Batch, builders: Iterable[Build], make: Make) -> Alike:
+    def sort(self, batch: Batch, builders: Iterable[Build]) -> Alike:
         """Find the shape of every message of a batch.
 
         Args:
             batch: the messages.
             builders: make the columns, whose fields are to be found.
-            make: makes a batch of other messages.
 
         Raises:
             Unlike: the batch has to be decoded in the general way.
         """
         if self._asked is None:
-            first = make(batch.located, batch.range[:1])
+            one = batch.other(batch.located, batch.range[:1])
             for build in builders:
-                build(first)
-            self._asked = first.asked
+                build(one)
+            self._asked = one.asked
         if not self._asked or batch.broken or not batch.wire.ordered:
             raise Unlike
-        first, head, end = batch.first, batch.head_begin, batch.head_end
-        sizes, heads = end - first, head - first
-        if int(sizes.max()) > _MOST_BYTES or (head >= end).any():
+        first, heads = batch.first, batch.head_begin - batch.first
+        sizes = batch.head_end - first
+        if int(sizes.max()) > _MOST_BYTES or (heads >= sizes).any():
             raise Unlike
         if self._answered < len(self._asked):
             self._answered = len(self._asked)
             self._known.clear()
-        used: list[_Shape] = []
-        of = np.zeros(batch.rows, np.int64)
+        alike = Alike(self._asked, first)
         for size in np.flatnonzero(np.bincount(sizes)).tolist():
             known = self._known.setdefault(size, [])
             left = np.flatnonzero(sizes == size)
             index = 0
             while len(left):
                 if index == len(known):
-                    known.append(self._shape_of(batch, int(left[0]), self._asked, make))
+                    if self._found == _MOST_SHAPES:
+                        raise Unlike
+                    self._found += 1
+                    known.append(_Shape(batch, int(left[0]), self._asked))
                 shape = known[index]
                 index += 1
                 wrong = shape.misfits(batch.wire, first[left], heads[left])
-                of[left if wrong is None else left[~wrong]] = len(used)
+                right = left if wrong is None else left[~wrong]
+                if len(right):
+                    alike.add(right, shape)
                 left = left[:0] if wrong is None else left[wrong]
-                used.append(shape)
-        return Alike(self._asked, first, used, of)
-
-    def _shape_of(self, batch: Batch, row: int, asked: dict[Question, Find], make: Make) -> _Shape:
-        """The shape of one message, which was not seen before."""
-        if self._found == _MOST_SHAPES:
-            raise Unlike
-        self._found += 1
-        first, head, end = (int(each[row]) for each in (batch.first, batch.head_begin, batch.head_end))
-        wire = Trace(batch.wire.data[first:end], batch.wire.dialect)
-        return _Shape(wire, head - first, asked, make)
+        return alike

@@ -35,6 +35,11 @@ class Spans(NamedTuple):
         return np.arange(len(self.begin)) if self.absent is None else np.flatnonzero(~self.absent)
 
 
+def is_nowhere(absent: Mask | None) -> bool:
+    """Whether a field is absent in every row."""
+    return absent is not None and bool(absent.all())
+
+
 class Wire:
     """The bytes of a block, read at many positions at once."""
 
@@ -60,20 +65,20 @@ class Wire:
 
     def peek(self, dtype: str, at: Positions) -> npt.NDArray[np.generic]:
         """The same where not all of these bytes decide about anything: :meth:`decided` says which do."""
-        view = self._views.get(dtype)
-        if view is None:
-            # One element at every byte: they overlap, and only the copy made by the index is used.
-            kind = np.dtype(dtype)
-            view = np.ndarray((len(self._data) - kind.itemsize + 1,), kind, self._data, 0, (1,))
-            self._views[dtype] = view
+        view = self.at_every_byte(dtype)
         return view[np.minimum(at, len(view) - 1)]
 
     def decided(self, begin: Positions, end: Positions) -> None:
         """What follows depends on the bytes from ``begin`` to ``end``, which were peeked at."""
 
-    def words(self, at: Positions, count: int) -> npt.NDArray[np.uint64]:
-        """``count`` words of eight bytes at each position, one after the other, in the byte order of the machine."""
-        return self.read(f"V{8 * count}", at).view(np.uint64)
+    def at_every_byte(self, dtype: str) -> npt.NDArray[np.generic]:
+        """The values of a numpy type at all positions. They overlap, so only copies of them should be used."""
+        view = self._views.get(dtype)
+        if view is None:
+            kind = np.dtype(dtype)
+            view = np.ndarray((len(self._data) - kind.itemsize + 1,), kind, self._data, 0, (1,))
+            self._views[dtype] = view
+        return view
 
     def size(self, width: int, at: Positions) -> Positions:
         """Unsigned numbers of 1, 2 or 4 bytes at the positions."""
@@ -116,13 +121,12 @@ class Trace(Wire):
         super().__init__(padded(data, len(data)), dialect=dialect)
         self.length = len(data)
         self._read = np.zeros(len(data), np.bool_)
-        self.is_incomplete = False
-        """Whether bytes were read that cannot be recorded."""
+        self._is_incomplete = False
 
     @property
     def data(self) -> bytes:
         """All bytes; which of them are read is not recorded."""
-        self.is_incomplete = True
+        self._is_incomplete = True
         return self._data
 
     def read(self, dtype: str, at: Positions) -> npt.NDArray[np.generic]:
@@ -134,14 +138,20 @@ class Trace(Wire):
         """Record these bytes."""
         for first, last in zip(begin.tolist(), end.tolist(), strict=True):
             if not 0 <= first <= last <= self.length:
-                self.is_incomplete = True
+                self._is_incomplete = True
             self._read[first:last] = True
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all bytes that were read are recorded, and there are any."""
+        return not self._is_incomplete and bool(self._read.any())
+
     def decisive(self) -> tuple[int, npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Where the first byte that was read is; the words from there to the last one, and a mask of the bytes read."""
+        """Where the first byte that was read is; the words from there to the last one, and a mask of the bytes read.
+
+        Some byte must have been read.
+        """
         places = np.flatnonzero(self._read)
-        if not len(places):
-            return 0, np.zeros(0, np.uint64), np.zeros(0, np.uint64)
         first = int(places[0])
         size = -(-(int(places[-1]) + 1 - first) // 8) * 8
         mask = np.zeros(first + size, np.uint8)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 from collections import defaultdict
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 
     from amqp_spark.arrow.columns.arrays import Array, Column
     from amqp_spark.arrow.columns.batch import Batch, Build
-    from amqp_spark.arrow.columns.located import Chunk, Located
-    from amqp_spark.arrow.columns.shapes import Make
+    from amqp_spark.arrow.columns.located import Chunk
     from amqp_spark.arrow.columns.wire import Positions
     from amqp_spark.arrow.decode.protocols import Decoder
 
@@ -123,8 +121,7 @@ class ColumnPlan:
             low = 0
             while low < rows:
                 high = _cut(located.places.end, low)
-                make = partial(decoder.batch, queue=queue, position=position + low)
-                decoded = self._decoded(located, range(low, high), make, work)
+                decoded = self._decoded(decoder.batch(located, range(low, high), queue, position + low), work)
                 if decoded.num_rows:
                     yield decoded
                 low = high
@@ -139,16 +136,15 @@ class ColumnPlan:
             ]
         return found
 
-    def _decoded(self, located: Located, rows: range, make: Make, work: _Work) -> pa.RecordBatch:
+    def _decoded(self, batch: Batch, work: _Work) -> pa.RecordBatch:
         """Decode a batch by the shapes of its messages; in the general way if that is not possible."""
-        if len(rows) >= LEAST_ROWS:
-            batch = make(located, rows)
+        if batch.rows >= LEAST_ROWS:
             try:
-                batch.alike = work.shapes.sort(batch, work.builders, make)
+                batch.alike = work.shapes.sort(batch, work.builders)
                 return self._decode(batch, work)
             except Unlike:
-                pass
-        return self._decode(make(located, rows), work)
+                batch = batch.other(batch.located, batch.range)
+        return self._decode(batch, work)
 
     def _decode(self, batch: Batch, work: _Work) -> pa.RecordBatch:
         columns: list[Array] = []

@@ -10,6 +10,7 @@ import pyarrow as pa
 from amqp_spark.arrow.columns import arrays
 from amqp_spark.arrow.columns import batch as batches
 from amqp_spark.arrow.columns.batch import body_builder, bytes_of, general, headers_builder, property_builder
+from amqp_spark.arrow.columns.wire import is_nowhere
 from amqp_spark.arrow.v0_10.decode.properties import reply_to, structs
 from amqp_spark.arrow.v0_10.properties import MESSAGE, PROPERTIES, REPLY_TO
 
@@ -63,6 +64,8 @@ def builder(field: t.StructField, arrow: pa.DataType, unit: str) -> Build:
 
 def _reply_to(batch: batches.Batch, wanted: Property, arrow: pa.StructType) -> Column:
     spans = batch.sized(wanted)
+    if is_nowhere(spans.absent):
+        return arrays.nulls(batch.rows, arrow)
     packed = reply_to(batch.wire, spans, batch.broken)
     parts = {part.name: part for part in REPLY_TO.fields}
     columns, errors = [], {}
