@@ -29,7 +29,7 @@ class Chunk(NamedTuple):
     ``protocol`` is that of the connection, see :attr:`amqp_core.api.Client.protocol`.
     """
 
-    frames: bytes | bytearray | memoryview
+    frames: bytes | memoryview
     ends: bytes
     protocol: str = "0-10"
     size: int | None = None
@@ -58,7 +58,7 @@ def joined(chunks: Sequence[Chunk], room: bytearray | None = None) -> Chunk:
     size = sum(len(chunk.frames) for chunk in chunks)
     parts = [np.frombuffer(chunk.frames, np.uint8) for chunk in chunks]
     np.concatenate(parts, out=np.frombuffer(room, np.uint8, size))
-    return whole._replace(frames=room, size=size)
+    return whole._replace(frames=cast("bytes", room), size=size)  # it is only read until it is used again
 
 
 class Finder(NamedTuple):
@@ -122,8 +122,7 @@ def opened(chunk: Chunk) -> tuple[bytes, Positions, Positions]:
         DecodeError: the ends of the transfers are not those of these frames.
     """
     size = len(chunk.frames) if chunk.size is None else chunk.size
-    # What is in memory that will be used again is only read until then, and sliced as bytes are.
-    frames = cast("bytes", chunk.frames) if isinstance(chunk.frames, bytearray) else bytes(chunk.frames)
+    frames = bytes(chunk.frames) if isinstance(chunk.frames, memoryview) else chunk.frames
     end = np.frombuffer(chunk.ends, _END).astype(np.int64)
     begin = np.zeros_like(end)
     begin[1:] = end[:-1]

@@ -45,7 +45,7 @@ class Unlike(Exception):
     """The batch has to be decoded in the general way."""
 
 
-class _Shape:
+class Shape:
     """What was found in one message, with positions counted from its begin, and the bytes from which it follows."""
 
     def __init__(self, batch: Batch, row: int, asked: dict[Question, Find]) -> None:
@@ -84,11 +84,16 @@ class Alike:
     def __init__(self, asked: dict[Question, Find], first: Positions) -> None:
         self._asked = asked
         self._first = first
-        self._shapes: list[_Shape] = []
+        self._shapes: list[Shape] = []
         self._examples: list[int] = []  # of every shape, a row that has it
         self._of = np.zeros(len(first), np.int64)  # the index of the shape of every row
 
-    def add(self, rows: Positions, shape: _Shape) -> None:
+    @property
+    def count(self) -> int:
+        """Number of shapes."""
+        return len(self._shapes)
+
+    def add(self, rows: Positions, shape: Shape) -> None:
         """These rows, at least one, have this shape."""
         if self._shapes:
             self._of[rows] = len(self._shapes)
@@ -154,7 +159,7 @@ class Shapes:
 
     def __init__(self) -> None:
         self._asked: dict[Question, Find] | None = None  # not known yet
-        self._known: dict[int, list[_Shape]] = {}  # by bytes of a message up to the end of its header
+        self._known: dict[int, list[Shape]] = {}  # by bytes of a message up to the end of its header
         self._answered = 0  # how many of the questions the known shapes answer
         self._found = 0
 
@@ -192,7 +197,7 @@ class Shapes:
                     if self._found == _MOST_SHAPES:
                         raise Unlike
                     self._found += 1
-                    known.append(_Shape(batch, int(left[0]), self._asked))
+                    known.append(Shape(batch, int(left[0]), self._asked))
                 shape = known[index]
                 index += 1
                 wrong = shape.misfits(batch.wire, first[left], heads[left])
