@@ -152,8 +152,10 @@ def _parsed_uuids(texts: Numbers) -> tuple[Numbers, Mask]:
     for begin, end in _GROUPS:
         digits[:, at : at + end - begin] = texts[:, begin:end]
         at += end - begin
-    found = _HEX_PAIRS[digits.view(np.uint16)]
-    wrong = (found == _NOT_HEX).any(axis=1)
+    found = _HEX_PAIRS.take(digits.view(np.uint16))
+    wrong = np.zeros(len(texts), np.bool_)
+    if found.max() >= _NOT_HEX:
+        wrong |= (found == _NOT_HEX).any(axis=1)
     for dash in _DASHES:
         wrong |= texts[:, dash] != ord("-")
     return found.astype(np.uint8), wrong
