@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 from amqp_spark.arrow.columns.arrays import buffer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
 Array: TypeAlias = "pa.Array[Any]"
@@ -216,6 +218,11 @@ class RowBytes:
         """Add a binary array, whose nulls have no bytes; ``size`` are its lengths, if they are known."""
         self._parts.append(column)
         self.size = self.size + (lengths(column) if size is None else size)
+
+    def parts(self, parts: Sequence[Cell | Array], size: Size) -> None:
+        """Add cells, and binary arrays whose nulls have no bytes, with ``size`` bytes together."""
+        self._parts += parts
+        self.size = self.size + size
 
     def run(self, other: RowBytes) -> None:
         """Add all of another run."""
