@@ -21,7 +21,7 @@ from amqp_spark.arrow.v0_9.decode import columns as columns_0_9
 from amqp_spark.arrow.v0_9.decode import located as located_0_9
 from tests.support import wire, wire_0_9
 from tests.support.choice import examples
-from tests.support.received import decoded, decoded_both_ways
+from tests.support.received import decoded_both_ways
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -236,12 +236,19 @@ def test_a_question_that_is_asked_of_misfits_only(sorted_batches: list[int]) -> 
 
 
 @both_protocols
-def test_small_batches_are_decoded_in_the_general_way(protocol: str, sorted_batches: list[int]) -> None:
+def test_batches_for_which_shapes_are_worth_their_cost(protocol: str, sorted_batches: list[int]) -> None:
     message = MESSAGES[protocol]()
-    for rows in (shapes.LEAST_ROWS - 1, shapes.LEAST_ROWS):
-        result = decoded(plan(SOME), [chunk([message] * rows, protocol)], least_rows=shapes.LEAST_ROWS)
-        assert result.batches[0].num_rows == rows
-    assert sorted_batches == [1]
+    worth = shapes.LEAST_ROWS
+    first = chunk([message] * 10_000, protocol)  # as many as a batch has at most
+    for rows, expected in ((worth - 1, []), (worth, [1])):
+        list(plan(SOME).batches([chunk([message] * rows, protocol)], queue="q", first_position=0))
+        assert sorted_batches == expected
+    sorted_batches.clear()
+    rest = [chunk([message] * rows, protocol) for rows in (shapes.LEAST_KNOWN_ROWS, shapes.LEAST_KNOWN_ROWS - 1)]
+    other = wire.transfer(b"") if protocol == "0-9-1" else of_0_9()
+    between = chunk([other], "0-10" if protocol == "0-9-1" else "0-9-1")  # chunks of one protocol are joined
+    list(plan(SOME).batches([first, between, rest[0], between, rest[1]], queue="q", first_position=0))
+    assert sorted_batches == [1, 1]
 
 
 def test_the_place_of_the_header_belongs_to_a_shape() -> None:

@@ -53,6 +53,7 @@ def decoded(columns: ColumnPlan, chunks: Iterable[Chunk], *, least_rows: int, **
     error = None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "LEAST_ROWS", least_rows)
+        patch.setattr(plan, "LEAST_KNOWN_ROWS", least_rows)
         try:
             batches.extend(columns.batches(chunks, on_reject=lambda *call: rejected.append(call), **arguments))
         except (MessageFormatError, DecodeError) as raised:

@@ -27,9 +27,15 @@ if TYPE_CHECKING:
     from amqp_spark.arrow.columns.batch import Batch, Build
     from amqp_spark.arrow.columns.wire import Mask, Positions, Wire
 
-LEAST_ROWS: Final = 256
-"""Rows of a batch from which on shapes are worth their cost."""
-_MOST_SHAPES: Final = 16  # of one call: to find one costs as much as several hundred messages
+LEAST_ROWS: Final = 4096
+"""Rows of a batch from which on it is worth its cost to find shapes."""
+LEAST_KNOWN_ROWS: Final = 256
+"""The same if some are known already."""
+# To find a shape costs about as much as to decode this many messages.
+_ROWS_PER_SHAPE: Final = 640
+_FIRST_SHAPES: Final = 16
+_MOST_SHAPES: Final = 64
+_MOST_OF_SIZE: Final = 4  # shapes of messages of the same size; where they are more, their number has no bounds
 _MOST_BYTES: Final = 1024  # of a message, up to the end of its header
 _SLICE_ROWS: Final = 640  # compared at once: their bytes should stay in the processor's cache
 
@@ -59,15 +65,22 @@ class Shape:
             raise Unlike
         self._begin, words, deciding = wire.decisive()
         self._wanted = words & deciding
-        # As often as there are rows in a slice: an operation on one long row is several times faster than on many.
-        self._all_deciding = np.tile(deciding, _SLICE_ROWS)
-        self._all_wanted = np.tile(self._wanted, _SLICE_ROWS).tobytes()
+        self._deciding = deciding
+        self._repeat(1)
+
+    def _repeat(self, rows: int) -> None:
+        """Make rows of words: an operation on one long row is several times faster than on many."""
+        self._repeated = rows
+        self._all_deciding = np.tile(self._deciding, rows)
+        self._all_wanted = np.tile(self._wanted, rows).tobytes()
 
     def misfits(self, wire: Wire, first: Positions, heads: Positions) -> Mask | None:
         """Which of the messages that begin at ``first``, with the header ``heads`` bytes behind, have other bytes where
         they decide (None: none of them)."""
         result = heads != self._head
         at = first + self._begin
+        if self._repeated < min(len(at), _SLICE_ROWS):
+            self._repeat(min(len(at), _SLICE_ROWS))
         count = len(self._wanted)
         every = wire.at_every_byte(f"V{8 * count}")
         for low in range(0, len(at), _SLICE_ROWS):
@@ -162,6 +175,14 @@ class Shapes:
         self._known: dict[int, list[Shape]] = {}  # by bytes of a message up to the end of its header
         self._answered = 0  # how many of the questions the known shapes answer
         self._found = 0
+        self._rows = 0  # of all batches so far
+        self._trials = 0  # that have failed, since there are too many shapes
+        self._skipped = 0  # batches since then
+
+    @property
+    def are_known(self) -> bool:
+        """Whether some shapes are known."""
+        return bool(self._known)
 
     def sort(self, batch: Batch, builders: Iterable[Build]) -> Alike:
         """Find the shape of every message of a batch.
@@ -173,6 +194,10 @@ class Shapes:
         Raises:
             Unlike: the batch has to be decoded in the general way.
         """
+        self._rows += batch.rows
+        if self._skipped < (1 << self._trials) - 1:
+            self._skipped += 1
+            raise Unlike
         if self._asked is None:
             one = batch.other(batch.located, batch.range[:1])
             for build in builders:
@@ -188,14 +213,15 @@ class Shapes:
             self._answered = len(self._asked)
             self._known.clear()
         alike = Alike(self._asked, first)
-        for size in np.flatnonzero(np.bincount(sizes)).tolist():
+        every_size = np.flatnonzero(np.bincount(sizes)).tolist()
+        self._check_number(sum(size not in self._known for size in every_size))
+        for size in every_size:
             known = self._known.setdefault(size, [])
             left = np.flatnonzero(sizes == size)
             index = 0
             while len(left):
                 if index == len(known):
-                    if self._found == _MOST_SHAPES:
-                        raise Unlike
+                    self._check_number(1 if index < _MOST_OF_SIZE else _MOST_SHAPES)
                     self._found += 1
                     known.append(Shape(batch, int(left[0]), self._asked))
                 shape = known[index]
@@ -206,3 +232,11 @@ class Shapes:
                     alike.add(right, shape)
                 left = left[:0] if wrong is None else left[wrong]
         return alike
+
+    def _check_number(self, more: int) -> None:
+        """Unlike if so many more shapes would be too many; then later batches are not tried either, for a while."""
+        most = min(max(_FIRST_SHAPES, self._rows // _ROWS_PER_SHAPE), _MOST_SHAPES)
+        if more and self._found + more > most:
+            self._trials += 1
+            self._skipped = 0
+            raise Unlike

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from amqp_spark.arrow.columns.arrays import nulls, take
 from amqp_spark.arrow.columns.gathering import gathered
-from amqp_spark.arrow.columns.shapes import LEAST_ROWS, Shapes, Unlike
+from amqp_spark.arrow.columns.shapes import LEAST_KNOWN_ROWS, LEAST_ROWS, Shapes, Unlike
 from amqp_spark.arrow.decode.protocols import DECODERS
 from amqp_spark.arrow.decode.schema import DEFAULT_CORRUPT_COLUMN, corrupt_column_problems, schema_problems
 from amqp_spark.error_conditions import SparkCondition
@@ -138,7 +138,7 @@ class ColumnPlan:
 
     def _decoded(self, batch: Batch, work: _Work) -> pa.RecordBatch:
         """Decode a batch by the shapes of its messages; in the general way if that is not possible."""
-        if batch.rows >= LEAST_ROWS:
+        if batch.rows >= (LEAST_KNOWN_ROWS if work.shapes.are_known else LEAST_ROWS):
             try:
                 batch.alike = work.shapes.sort(batch, work.builders)
                 return self._decode(batch, work)
