@@ -136,6 +136,10 @@ def unsigned(values: npt.NDArray[np.uint64], absent: Mask | None, kind: pa.DataT
 
 def times(number: Positions, absent: Mask | None, kind: pa.DataType, unit: str) -> Column:
     """Times since 1970 in seconds or milliseconds (``auto``: by their size) as a TIMESTAMP of microseconds."""
+    if unit == "auto" and absent is None and len(number):
+        least, most = number.min(), number.max()
+        if least > AUTO_MILLISECONDS and most <= LATEST_SECONDS * 1000 + 999:  # the usual times
+            return pa.array(number * 1000, pa.int64()).cast(kind), {}
     milliseconds = np.abs(number) > AUTO_MILLISECONDS if unit == "auto" else np.full(len(number), unit == "ms")
     factor = np.where(milliseconds, 1000, 1_000_000)
     wrong = number > np.where(milliseconds, LATEST_SECONDS * 1000 + 999, LATEST_SECONDS)

@@ -66,7 +66,10 @@ class Wire:
     def peek(self, dtype: str, at: Positions) -> npt.NDArray[np.generic]:
         """The same where not all of these bytes decide about anything: :meth:`decided` says which do."""
         view = self.at_every_byte(dtype)
-        return view[np.minimum(at, len(view) - 1)]
+        try:
+            return view[at]
+        except IndexError:
+            return view[np.minimum(at, len(view) - 1)]
 
     def decided(self, begin: Positions, end: Positions) -> None:
         """What follows depends on the bytes from ``begin`` to ``end``, which were peeked at."""
