@@ -31,8 +31,10 @@ def _parts_of_uuid(size: int, *begins: int) -> np.dtype[Any]:
     return np.dtype({"names": names, "formats": formats, "offsets": begins, "itemsize": size})
 
 
-_UUID_DIGITS: Final = _parts_of_uuid(32, 0, 8, 12, 16, 20)
-_UUID_TEXT: Final = _parts_of_uuid(36, 0, 9, 14, 19, 24)
+UUID_DIGITS: Final = _parts_of_uuid(32, 0, 8, 12, 16, 20)
+"""The hexadecimal digits of a UUID, in the parts that dashes separate."""
+UUID_TEXT: Final = _parts_of_uuid(36, 0, 9, 14, 19, 24)
+"""The same parts in its usual text."""
 
 
 def _four_digits() -> npt.NDArray[np.uint32]:
@@ -155,8 +157,8 @@ def uuid_text(raw: npt.NDArray[np.uint8], absent: Mask | None) -> Array:
     """Rows of 16 bytes (uint8, shape ``(rows, 16)``) as the usual text of a UUID."""
     rows = len(raw)
     letters = np.full(36 * rows, ord("-"), np.uint8)
-    text, digits = letters.view(_UUID_TEXT), _FOUR_DIGITS.take(raw.reshape(-1).view("<u2")).view(_UUID_DIGITS)
-    for part in _UUID_TEXT.names or ():
+    text, digits = letters.view(UUID_TEXT), _FOUR_DIGITS.take(raw.reshape(-1).view("<u2")).view(UUID_DIGITS)
+    for part in UUID_TEXT.names or ():
         text[part] = digits[part]
     bounds = np.arange(0, 36 * rows + 1, 36, dtype=np.int32)
     validity = None if absent is None else buffer(np.packbits(~absent, bitorder="little"))

@@ -139,7 +139,7 @@ class Encoder(ABC):
         """The frame of the command or method of every row."""
 
     @abstractmethod
-    def _assembled(self, start: RowBytes, header: RowBytes, body: Array) -> tuple[pa.Buffer, Numbers]:
+    def _assembled(self, start: RowBytes, header: RowBytes, body: Bodies) -> tuple[pa.Buffer, Numbers]:
         """The frames of all rows, and the end of each row."""
 
     def _as_message_ids(self, texts: Array) -> Array:
@@ -161,7 +161,7 @@ class Encoder(ABC):
         if blamed:
             row, (column, reason) = min(blamed.items())
             raise RowError(column, first_row + row, self.task_id.partition, self.task_id.batch_id, reason)
-        frames, ends = self._assembled(start, header, body.raw)
+        frames, ends = self._assembled(start, header, body)
         keys = columns.get("routing_key")
         return EncodedBlock(
             frames, memoryview(cast("Any", ends)), first_row, exchanges, None if keys is None else _texts(keys)

@@ -15,7 +15,7 @@ from amqp_core.v0_9.framing import HEADER, METHOD, OVERHEAD
 from amqp_core.v0_9.spec import BasicProperties, BasicPublish
 from amqp_spark.arrow.rows.fields import sized
 from amqp_spark.arrow.rows.messages import HEADERS, Encoder
-from amqp_spark.arrow.rows.row_bytes import RowBytes, lengths, number
+from amqp_spark.arrow.rows.row_bytes import RowBytes, number
 from amqp_spark.arrow.v0_9.encode import frames, headers
 from amqp_spark.arrow.v0_9.encode.frames import END, frame
 from amqp_spark.arrow.v0_9.encode.properties import EXPIRATION, TTL, PropertyList
@@ -99,15 +99,15 @@ class PublishEncoder(Encoder):
             elif field.name in plan.constants:
                 properties.constant(field, plan.constants[field.name])
         run = RowBytes(rows)
-        run.cells(_CONTENT, (">u8", lengths(body.raw)), number(">u2", properties.flags))
+        run.cells(_CONTENT, (">u8", body.sizes), number(">u2", properties.flags))
         run.run(properties.fields)
         return run
 
-    def _assembled(self, start: RowBytes, header: RowBytes, body: Array) -> tuple[pa.Buffer, Numbers]:
+    def _assembled(self, start: RowBytes, header: RowBytes, body: Bodies) -> tuple[pa.Buffer, Numbers]:
         start.cells(*frame(HEADER, self._channel, header.size))
         start.run(header)
         start.cells(END)
-        return frames.assemble(start, body, self._channel, self._room)
+        return frames.assemble(start, body.raw, body.sizes, self._channel, self._room)
 
     def _encoded_headers(self, column: Array, kind: DataType, blamed: Blamed) -> Array | RowBytes:
         encoded = headers.encode(column, kind, blamed)
