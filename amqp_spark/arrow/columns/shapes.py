@@ -6,7 +6,7 @@ that has the same bytes in these places has its fields in the same places, for n
 messages of a batch are only compared with the shapes known so far, in these bytes, several words at once.
 
 A batch is decoded in the general way (:class:`Unlike`) if one of its messages is damaged, or too many shapes are
-needed: no byte is checked less, and a damaged message has the same consequences as before.
+needed. So no byte is checked less, and a damaged message has the same consequences in both ways.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class Shapes:
             index = 0
             while len(left):
                 if index == len(known):
-                    self._check_number(1 if index < _MOST_OF_SIZE else _MOST_SHAPES)
+                    self._check_number(1 if index < _MOST_OF_SIZE else _MOST_SHAPES)  # these would be too many
                     self._found += 1
                     known.append(Shape(batch, int(left[0]), self._asked))
                 shape = known[index]
