@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from amqp_core.v0_10 import type_codes as code
 from amqp_spark.arrow.columns import arrays
@@ -108,6 +107,8 @@ def _float_texts(values: npt.NDArray[np.float64]) -> Iterator[tuple[Array, slice
     alike = (size >= _LEAST_ALIKE) & (size < _ALIKE_BELOW) | (size == 0) & ~np.signbit(values)
     rows = np.flatnonzero(whole & alike)
     if len(rows):
+        import pyarrow.compute as pc  # noqa: PLC0415 - not needed to start, and it takes 70 ms
+
         digits: Any = pa.array(values[rows].astype(np.int64)).cast(pa.string())
         yield cast("Any", pc).binary_join_element_wise(digits, ".0", ""), rows
     if not alike.all():
