@@ -17,7 +17,7 @@ from amqp_spark.arrow.decode import DEFAULT_SCHEMA, Chunk, ColumnPlan
 from amqp_spark.arrow.decode import schema as columns
 from amqp_spark.errors import MessageFormatError, SchemaError
 from tests.support import wire
-from tests.support.received import chunk_of
+from tests.support.received import batches_both_ways, chunk_of
 
 U64 = struct.Struct(">Q").pack
 
@@ -33,7 +33,7 @@ def plan(*fields: tuple[str, t.DataType], mode: str = "FAILFAST", unit: str = "a
 def rows(plan: ColumnPlan, *blocks: bytes, **options: Any) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     arguments: dict[str, Any] = {"queue": "q", "first_position": 7} | options
-    for batch in plan.batches(map(chunk_of, blocks), **arguments):
+    for batch in batches_both_ways(plan, map(chunk_of, blocks), **arguments):
         assert batch.schema.equals(plan.arrow_schema, check_metadata=True)
         batch.validate(full=True)
         out += batch.to_pylist()

@@ -23,6 +23,7 @@ from amqp_spark.errors import MessageFormatError
 from tests.support import damaged_streams_0_9, wire
 from tests.support import wire_0_9 as wire9
 from tests.support.choice import examples
+from tests.support.received import batches_of_random_chunk
 from tests.support.received import chunk_of as chunk_of_0_10
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def rows_of(
     unit = options.pop("unit", "auto")
     plan = ColumnPlan.build(wanted, mode=mode, timestamp_unit=unit, **options)
     out: list[dict[str, Any]] = []
-    for batch in plan.batches([chunk or chunk_of(b"".join(messages))], queue="q", first_position=5):
+    for batch in batches_of_random_chunk(plan, chunk or chunk_of(b"".join(messages)), first_position=5):
         assert batch.schema.equals(plan.arrow_schema, check_metadata=True)
         batch.validate(full=True)
         out += batch.to_pylist()

@@ -15,7 +15,7 @@ from amqp_spark import validate
 from amqp_spark.arrow.decode import DEFAULT_SCHEMA, ColumnPlan, schema_with
 from amqp_spark.errors import UNDECODABLE, OptionError, SchemaError
 from tests.support import wire
-from tests.support.received import chunk_of
+from tests.support.received import batches_both_ways, chunk_of
 
 if TYPE_CHECKING:
     from typing import Any
@@ -44,7 +44,7 @@ def plan(schema: t.StructType = SCHEMA, mode: str = "PERMISSIVE", **options: str
 
 def rows(columns: ColumnPlan, *blocks: bytes) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
-    for batch in columns.batches(map(chunk_of, blocks), queue="q", first_position=7):
+    for batch in batches_both_ways(columns, map(chunk_of, blocks), first_position=7):
         assert batch.schema.equals(columns.arrow_schema, check_metadata=True)
         out += batch.to_pylist()
     return out

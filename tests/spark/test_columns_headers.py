@@ -21,7 +21,7 @@ from amqp_spark.arrow.columns.variant import LARGEST, encode
 from amqp_spark.arrow.decode import ColumnPlan
 from amqp_spark.errors import MessageFormatError
 from tests.support import wire
-from tests.support.received import chunk_of
+from tests.support.received import batches_both_ways, chunk_of
 
 LONG, STRING, BINARY, DOUBLE, FLOAT = t.LongType(), t.StringType(), t.BinaryType(), t.DoubleType(), t.FloatType()
 MAP, VARIANT = t.MapType(STRING, STRING), t.VariantType()
@@ -45,7 +45,7 @@ def decode(
     name = column or "application_headers"
     plan = ColumnPlan.build(schema((name, kind)), mode=mode, timestamp_unit=unit)
     out: list[Any] = []
-    for batch in plan.batches([chunk_of(b"".join(messages))], queue="q", first_position=0):
+    for batch in batches_both_ways(plan, [chunk_of(b"".join(messages))]):
         assert batch.schema.equals(plan.arrow_schema, check_metadata=True)
         batch.validate(full=True)
         out += [row[name] for row in batch.to_pylist()]

@@ -17,7 +17,7 @@ from amqp_spark.arrow.decode.plan import MODES
 from amqp_spark.arrow.v0_10.properties import DELIVERY, MESSAGE
 from amqp_spark.errors import MessageFormatError
 from tests.support import wire
-from tests.support.received import chunk_of
+from tests.support.received import batches_of_random_chunk, chunk_of
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.layout import Layout
@@ -75,7 +75,7 @@ message_properties = st.builds(spec.MessageProperties, **properties_of(MESSAGE))
 def decode(schema: t.StructType, block: bytes | Chunk, mode: str) -> list[dict[str, Any]]:
     plan = ColumnPlan.build(schema, mode=mode, timestamp_unit="auto")
     out: list[dict[str, Any]] = []
-    for batch in plan.batches([chunk_of(block) if isinstance(block, bytes) else block], queue="q", first_position=0):
+    for batch in batches_of_random_chunk(plan, chunk_of(block) if isinstance(block, bytes) else block):
         batch.validate(full=True)
         out += batch.to_pylist()
     return out

@@ -22,8 +22,8 @@ from amqp_spark.arrow.columns.conversion import unsupported_parts
 from amqp_spark.arrow.rows import row_bytes
 from amqp_spark.arrow.rows import values as encoding
 from amqp_spark.arrow.rows.dialect import AMQP_0_10
+from tests.support.encoded import encode_map
 
-encode_map = partial(encoding.encode_map, wire=AMQP_0_10)
 encode_list = partial(encoding.encode_list, wire=AMQP_0_10)
 
 STRING, LONG, BINARY = t.StringType(), t.LongType(), t.BinaryType()
@@ -472,3 +472,12 @@ def test_rows_that_arrow_cannot_hold_are_found(monkeypatch: pytest.MonkeyPatch) 
     assert encoded.to_pylist() == expected
     assert list(errors) == [3]
     assert "has more than 2 GiB" in errors[3]
+
+
+def test_parts_with_a_list_that_arrow_cannot_hold_are_encoded_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = struct_of(numbers=t.ArrayType(LONG))
+    column = array(kind, [{"numbers": [1] * 10}, {"numbers": [2] * 300}])
+    assert encoding.map_parts(column, kind, AMQP_0_10) is not None
+    monkeypatch.setattr(row_bytes, "LARGEST", 1000)  # for 2 GiB
+    assert encoding.map_parts(column, kind, AMQP_0_10) is None
+    assert list(encoding.encode_map(column, kind, AMQP_0_10)[1]) == [1]

@@ -21,12 +21,12 @@ from amqp_spark.arrow.rows import values as encoding
 from amqp_spark.arrow.rows.dialect import AMQP_0_10
 from tests.support import wire
 from tests.support.choice import examples
+from tests.support.encoded import encode_map
 from tests.support.received import chunk_of
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-encode_map = partial(encoding.encode_map, wire=AMQP_0_10)
 encode_list = partial(encoding.encode_list, wire=AMQP_0_10)
 
 STRING = t.StringType()

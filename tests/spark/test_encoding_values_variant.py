@@ -22,8 +22,8 @@ from amqp_spark.arrow.columns.variant import encode
 from amqp_spark.arrow.rows import values as encoding
 from amqp_spark.arrow.rows import variants as variant_encoding
 from amqp_spark.arrow.rows.dialect import AMQP_0_10
+from tests.support.encoded import encode_map
 
-encode_map = partial(encoding.encode_map, wire=AMQP_0_10)
 encode_list = partial(encoding.encode_list, wire=AMQP_0_10)
 bodies = partial(variant_encoding.bodies, wire=AMQP_0_10)
 

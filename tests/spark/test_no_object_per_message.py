@@ -78,4 +78,5 @@ def test_calls_do_not_grow_with_the_number_of_messages(scanner: Any, message: An
         return found
 
     received(100)  # imports, caches
-    assert 50 * (received(20_000) - received(2000)) < 18_000, "each batch of rows costs some calls, but no message does"
+    # Each batch of rows costs some calls, and so does each new shape of messages, but no message does.
+    assert 50 * (received(30_000) - received(12_000)) < 18_000

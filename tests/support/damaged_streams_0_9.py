@@ -20,6 +20,7 @@ from amqp_spark.arrow.decode import DEFAULT_SCHEMA, Chunk, ColumnPlan
 from amqp_spark.errors import MessageFormatError
 from tests.support import wire_0_9 as wire
 from tests.support.mutations_0_9 import mutated
+from tests.support.received import batches_of_random_chunk
 
 FRAME_LIMIT: Final = 4096
 MESSAGE_LIMIT: Final = 1 << 16
@@ -106,7 +107,7 @@ def run(count: int, seed: int) -> Outcome:
         for block in blocks:
             chunk = Chunk.of(bytes(block.frames), list(block.ends), protocol="0-9-1")
             try:
-                for batch in plan.batches([chunk], queue="q", first_position=0):
+                for batch in batches_of_random_chunk(plan, chunk):
                     rows += batch.num_rows
             except MessageFormatError:
                 failed = True

@@ -24,8 +24,29 @@ _SQL: Final = {8: "TINYINT", 16: "SMALLINT", 32: "INT"}  # by bits
 _LARGEST: Final = (1 << 63) - 1
 _OFFSETS: Final = 1 << 31  # Arrow's binary and string arrays count bytes in 32 bits, signed
 
-# Begin and end of the parts of a UUID's text, and their digits.
-_UUID_PARTS: Final = ((0, 8, 0), (9, 13, 8), (14, 18, 12), (19, 23, 16), (24, 36, 20))
+
+def _parts_of_uuid(size: int, *begins: int) -> np.dtype[Any]:
+    formats = ["V8", "V4", "V4", "V4", "V12"]
+    names = [str(begin) for begin in range(len(formats))]
+    return np.dtype({"names": names, "formats": formats, "offsets": begins, "itemsize": size})
+
+
+UUID_DIGITS: Final = _parts_of_uuid(32, 0, 8, 12, 16, 20)
+"""The hexadecimal digits of a UUID, in the parts that dashes separate."""
+UUID_TEXT: Final = _parts_of_uuid(36, 0, 9, 14, 19, 24)
+"""The same parts in its usual text."""
+
+
+def _four_digits() -> npt.NDArray[np.uint32]:
+    """The hexadecimal digits of two bytes, read as one number, lower byte first."""
+    two = np.frombuffer(bytes(range(256)).hex().encode(), np.uint16)
+    four = np.empty((256, 256, 2), np.uint16)
+    four[:, :, 0] = two
+    four[:, :, 1] = two[:, None]
+    return four.reshape(-1).view(np.uint32)
+
+
+_FOUR_DIGITS: Final = _four_digits()
 
 
 def buffer(values: npt.NDArray[Any]) -> pa.Buffer:
@@ -117,6 +138,10 @@ def unsigned(values: npt.NDArray[np.uint64], absent: Mask | None, kind: pa.DataT
 
 def times(number: Positions, absent: Mask | None, kind: pa.DataType, unit: str) -> Column:
     """Times since 1970 in seconds or milliseconds (``auto``: by their size) as a TIMESTAMP of microseconds."""
+    if unit == "auto" and absent is None and len(number):
+        least, most = number.min(), number.max()
+        if least > AUTO_MILLISECONDS and most <= LATEST_SECONDS * 1000 + 999:  # the usual times
+            return pa.array(number * 1000, pa.int64()).cast(kind), {}
     milliseconds = np.abs(number) > AUTO_MILLISECONDS if unit == "auto" else np.full(len(number), unit == "ms")
     factor = np.where(milliseconds, 1000, 1_000_000)
     wrong = number > np.where(milliseconds, LATEST_SECONDS * 1000 + 999, LATEST_SECONDS)
@@ -131,10 +156,10 @@ def times(number: Positions, absent: Mask | None, kind: pa.DataType, unit: str) 
 def uuid_text(raw: npt.NDArray[np.uint8], absent: Mask | None) -> Array:
     """Rows of 16 bytes (uint8, shape ``(rows, 16)``) as the usual text of a UUID."""
     rows = len(raw)
-    letters = np.full((rows, 36), ord("-"), np.uint8)
-    digits = np.frombuffer(raw.tobytes().hex().encode(), np.uint8).reshape(rows, 32)
-    for begin, end, digit in _UUID_PARTS:
-        letters[:, begin:end] = digits[:, digit : digit + end - begin]
+    letters = np.full(36 * rows, ord("-"), np.uint8)
+    text, digits = letters.view(UUID_TEXT), _FOUR_DIGITS.take(raw.reshape(-1).view("<u2")).view(UUID_DIGITS)
+    for part in UUID_TEXT.names or ():
+        text[part] = digits[part]
     bounds = np.arange(0, 36 * rows + 1, 36, dtype=np.int32)
     validity = None if absent is None else buffer(np.packbits(~absent, bitorder="little"))
     return pa.Array.from_buffers(pa.string(), rows, [validity, buffer(bounds), buffer(letters)])

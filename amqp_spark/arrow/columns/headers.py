@@ -15,10 +15,12 @@ from pyspark.sql import types as t
 from amqp_core.v0_10 import type_codes as code
 from amqp_spark.arrow.columns import arrays
 from amqp_spark.arrow.columns.conversion import ConversionError
-from amqp_spark.arrow.columns.values import INTEGERS, as_text, converter, float_text, name_of
+from amqp_spark.arrow.columns.values import INTEGERS, converter, name_of
 
 if TYPE_CHECKING:
-    from amqp_spark.arrow.columns.arrays import Array, Column
+    from collections.abc import Sequence
+
+    from amqp_spark.arrow.columns.arrays import Column
     from amqp_spark.arrow.columns.conversion import Errors
     from amqp_spark.arrow.columns.wire import Mask, Positions, Spans, Wire
 
@@ -31,7 +33,7 @@ _FIRST_BYTE: Final = np.uint64(56)  # shifts the other bytes out of eight
 _NO_KEY: Final = bytes(256)  # longer than any key
 _NOT_WHOLE: Final = "a map, list or array inside of it is malformed"
 
-_READ: Final = {
+READ: Final = {  # the numpy type of an integer by its type code
     code.INT8: ">i1",
     code.INT16: ">i2",
     code.INT32: ">i4",
@@ -42,7 +44,7 @@ _READ: Final = {
     code.UINT64: ">u8",
 }
 # Values that are bytes with a size, by type code: the bytes of the size. Texts among them are UTF-8.
-_TEXT_SIZES: Final = {code.STR8: 1, code.STR16: 2, code.VBIN8: 1, code.VBIN16: 2, code.VBIN32: 4}
+TEXT_SIZES: Final = {code.STR8: 1, code.STR16: 2, code.VBIN8: 1, code.VBIN16: 2, code.VBIN32: 4}
 
 
 class Target(NamedTuple):
@@ -102,9 +104,10 @@ class _Walk:
         if not len(self.rows):
             return False
         wire, until = self.wire, self.until
-        self.raw = wire.read(">u8", self.at).astype(np.uint64)
+        self.raw = wire.peek(">u8", self.at).astype(np.uint64)
         self.length = (self.raw >> _FIRST_BYTE).astype(np.int64)
         self.code_at = self.at + 1 + self.length
+        wire.decided(self.at, self.code_at)
         self.codes = wire.size(1, np.minimum(self.code_at, until - 1))
         self.after = wire.after_values(self.code_at, self.codes)
         self.drop((self.code_at >= until) | (self.after > until) | (self.after < 0), "an entry reaches beyond its end")
@@ -123,7 +126,7 @@ class _Walk:
         return begins
 
 
-def pick(wire: Wire, spans: Spans, keys: list[bytes], broken: Errors) -> list[Positions]:
+def pick(wire: Wire, spans: Spans, keys: Sequence[bytes], broken: Errors) -> list[Positions]:
     """Per key, the positions of its value's type code; 0 if the map or the key is absent.
 
     Each map is read up to the last of the keys only; of a repeated key the first counts.
@@ -151,6 +154,39 @@ def pick(wire: Wire, spans: Spans, keys: list[bytes], broken: Errors) -> list[Po
     return found
 
 
+class Entries(NamedTuple):
+    """All entries of many maps, map by map."""
+
+    bounds: Positions
+    """Of every map, the index of its first entry; at last the number of entries."""
+    key_at: Positions
+    """Positions of their keys, which end at ``code_at``."""
+    code_at: Positions
+    after: Positions
+    kinds: Positions | None = None
+    """Entries of one kind have the same key and type code; None: that is not known."""
+    examples: Positions | None = None
+    """Of every kind, the index of its first entry."""
+
+
+def entries(wire: Wire, spans: Spans, broken: Errors) -> Entries | None:
+    """Find all entries of the encoded maps; None if a few maps have so many that each should be read alone."""
+    walk = _Walk(wire, spans, broken)
+    steps: list[tuple[Positions, ...]] = [(np.zeros(0, np.int64),) * 4]
+    while walk.step():
+        if len(steps) > _ROUNDS and len(walk.rows) < _FEW:
+            return None
+        steps.append((walk.rows, walk.at + 1, walk.code_at, walk.after))
+        walk.at = walk.after
+    rows, *columns = (np.concatenate(parts) for parts in zip(*steps, strict=True))
+    order = np.argsort(rows, kind="stable")
+    if walk.lost:
+        order = order[~np.isin(rows[order], walk.lost)]
+    bounds = np.zeros(len(spans.begin) + 1, np.int64)
+    np.cumsum(np.bincount(rows[order], minlength=len(spans.begin)), out=bounds[1:])
+    return Entries(bounds, *(column[order] for column in columns))
+
+
 def check(wire: Wire, spans: Spans, broken: Errors) -> None:
     """Walk all entries of the encoded maps, and their contents; a malformed map goes into ``broken``."""
     walk = _Walk(wire, spans, broken)
@@ -169,7 +205,7 @@ def check(wire: Wire, spans: Spans, broken: Errors) -> None:
         walk.at = walk.after
 
 
-def _alone(walk: _Walk, keys: list[bytes], found: list[Positions], broken: Errors, *, inside: bool = False) -> None:
+def _alone(walk: _Walk, keys: Sequence[bytes], found: list[Positions], broken: Errors, *, inside: bool = False) -> None:
     """Finish the remaining maps one by one; ``inside``: also check inside values."""
     data, dialect = walk.wire.data, walk.wire.dialect
     state = (walk.rows.tolist(), walk.at.tolist(), walk.until.tolist(), walk.left.tolist())
@@ -187,7 +223,7 @@ def _alone(walk: _Walk, keys: list[bytes], found: list[Positions], broken: Error
             if inside and not dialect.is_whole(data, code_at, after):
                 reason = _NOT_WHOLE
                 break
-            column = slots.pop(data[at + 1 : code_at], None)
+            column = slots.pop(bytes(data[at + 1 : code_at]), None)
             if column is not None:
                 column[row] = code_at
             at = after
@@ -223,8 +259,8 @@ def typed(wire: Wire, at: Positions, target: Target) -> Column:
     texts_as_bytes = isinstance(target.kind, t.BinaryType)
     for row, (begin, end) in enumerate(zip(at.tolist(), after.tolist(), strict=True)):
         value = None
-        if begin and texts_as_bytes and (width := _TEXT_SIZES.get(wire.dialect.kinds[wire.data[begin]])):
-            value = wire.data[begin + 1 + width : end]  # as in _uniform: UTF-8 is not checked
+        if begin and texts_as_bytes and (width := TEXT_SIZES.get(wire.dialect.kinds[wire.data[begin]])):
+            value = bytes(wire.data[begin + 1 + width : end])  # as in _uniform: UTF-8 is not checked
         elif begin:
             try:
                 value = convert(wire.dialect.value_at(wire.data, begin, end))
@@ -240,7 +276,7 @@ def _uniform(wire: Wire, at: Positions, absent: Mask | None, number: int, target
     number = wire.dialect.kinds[number]
     at = at + 1
     if number in INTEGERS and isinstance(kind, t.IntegralType):
-        values = wire.read(_READ[number], at)
+        values = wire.read(READ[number], at)
         if number == code.UINT64:
             column, errors = arrays.unsigned(values.astype(np.uint64), absent, arrow)
         else:
@@ -253,106 +289,8 @@ def _uniform(wire: Wire, at: Positions, absent: Mask | None, number: int, target
         return pa.array(wire.read(">f4", at).astype(native), arrow, mask=absent), {}
     if number == code.BOOLEAN and isinstance(kind, t.BooleanType):
         return pa.array(wire.size(1, at) != 0, arrow, mask=absent), {}
-    width = _TEXT_SIZES.get(number)
+    width = TEXT_SIZES.get(number)
     if width is not None and isinstance(kind, t.StringType | t.BinaryType):
         raw = arrays.binary(wire, at + width, at + width + wire.size(width, at), absent)
         return arrays.text(raw) if isinstance(kind, t.StringType) else (raw, {})
     return None
-
-
-# ---- maps of texts -------------------------------------------------------------------------------------------------
-
-
-def texts(wire: Wire, spans: Spans, arrow: pa.MapType[Any, Any], unit: str, broken: Errors) -> Column | None:
-    """MAP<STRING, STRING>: every value as text, by the rules of :func:`amqp_spark.arrow.columns.values.as_text`.
-
-    None if a few maps have very many entries, or if one has a key twice: these must be converted one by one.
-    """
-    walk = _Walk(wire, spans, broken)
-    steps: list[tuple[Positions, ...]] = []
-    while walk.step():
-        if len(steps) >= _ROUNDS and len(walk.rows) < _FEW:
-            return None
-        steps.append((walk.rows, walk.at + 1, walk.code_at, walk.codes, walk.after))
-        walk.at = walk.after
-    rows, key_at, code_at, codes, after = _in_order(steps)
-    if walk.lost:
-        keep = ~np.isin(rows, walk.lost)
-        rows, key_at, code_at, codes, after = rows[keep], key_at[keep], code_at[keep], codes[keep], after[keep]
-    keys, bad_keys = arrays.text(arrays.binary(wire, key_at, code_at, None))
-    if bad_keys or _twice(rows, keys):
-        return None
-    values, bad_values = _texts(wire, code_at, codes, after, unit)
-    errors: Errors = {}
-    for entry, reason in bad_values.items():
-        errors.setdefault(int(rows[entry]), f"{keys[entry].as_py()}: {reason}")
-    bounds = np.zeros(len(spans.begin) + 1, np.int32)
-    np.cumsum(np.bincount(rows, minlength=len(spans.begin)), out=bounds[1:])
-    validity = None
-    if spans.absent is not None:
-        validity = arrays.buffer(np.packbits(~spans.absent, bitorder="little"))
-    items = pa.StructArray.from_arrays([keys, values], fields=[arrow.key_field, arrow.item_field])
-    return pa.Array.from_buffers(arrow, len(spans.begin), [validity, arrays.buffer(bounds)], children=[items]), errors
-
-
-def _in_order(steps: list[tuple[Positions, ...]]) -> list[Positions]:
-    """Reorder the entries by map: all of the first map, then of the second, and so on."""
-    if not steps:
-        return [np.zeros(0, np.int64)] * 5
-    columns = [np.concatenate(parts) for parts in zip(*steps, strict=True)]
-    order = np.argsort(columns[0], kind="stable")
-    return [column[order] for column in columns]
-
-
-def _twice(rows: Positions, keys: Array) -> bool:
-    if not len(rows):
-        return False
-    encoded = keys.dictionary_encode()
-    pairs = np.sort(rows * len(encoded.dictionary) + encoded.indices.to_numpy().astype(np.int64), kind="stable")
-    return bool((pairs[1:] == pairs[:-1]).any())
-
-
-def _texts(wire: Wire, code_at: Positions, codes: Positions, after: Positions, unit: str) -> Column:
-    """The texts of values of mixed types: converted type by type, then put back in order."""
-    parts: list[Array] = []
-    places: list[Positions] = []
-    errors: Errors = {}
-    for number in np.unique(codes).tolist():
-        place = np.flatnonzero(codes == number)
-        part, wrong = _texts_of(wire, number, code_at[place], after[place], unit)
-        errors.update({int(place[index]): reason for index, reason in wrong.items()})
-        parts.append(part)
-        places.append(place)
-    if len(parts) == 1:
-        return parts[0], errors
-    if not parts:
-        return arrays.nulls(0, pa.string())
-    order = np.empty(len(codes), np.int64)
-    order[np.concatenate(places)] = np.arange(len(codes))
-    return arrays.take(pa.concat_arrays(parts), order), errors
-
-
-def _texts_of(wire: Wire, number: int, code_at: Positions, after: Positions, unit: str) -> Column:
-    number = wire.dialect.kinds[number]
-    at = code_at + 1
-    width = _TEXT_SIZES.get(number)
-    if width is not None:
-        column, errors = arrays.text(arrays.binary(wire, at + width, after, None))
-        if not errors:
-            return column, errors
-    elif number in INTEGERS:
-        return pa.array(wire.read(_READ[number], at).astype(_READ[number].replace(">", "="))).cast(pa.string()), {}
-    elif number == code.BOOLEAN:
-        return pa.array(wire.size(1, at) != 0).cast(pa.string()), {}
-    elif number == code.DOUBLE:
-        return pa.array([float_text(value) for value in wire.read(">f8", at).tolist()], pa.string()), {}
-    errors = {}
-    values: list[str | None] = []
-    for index, (begin, end) in enumerate(zip(code_at.tolist(), after.tolist(), strict=True)):
-        value = None
-        try:
-            value = as_text(wire.dialect.value_at(wire.data, begin, end), unit)
-        except ConversionError as bad:
-            errors[index] = str(bad)
-        values.append(value)
-    return pa.array(values, pa.string()), errors

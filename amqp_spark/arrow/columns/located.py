@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,8 @@ class Chunk(NamedTuple):
     frames: bytes | memoryview
     ends: bytes
     protocol: str = "0-10"
+    size: int | None = None
+    """How many bytes of ``frames`` count; all if it is None."""
 
     @classmethod
     def of(cls, frames: bytes | memoryview, ends: npt.ArrayLike, begin: int = 0, *, protocol: str = "0-10") -> Chunk:
@@ -44,14 +46,19 @@ class Chunk(NamedTuple):
         return len(self.ends) // 4
 
 
-def joined(chunks: Sequence[Chunk]) -> Chunk:
-    """Join several chunks of one protocol into one, in memory of its own."""
+def joined(chunks: Sequence[Chunk], room: bytearray | None = None) -> Chunk:
+    """Join several chunks of one protocol into one, in memory of its own or in ``room``."""
     if len(chunks) == 1 and isinstance(chunks[0].frames, bytes):
         return chunks[0]
     before = accumulate((len(chunk.frames) for chunk in chunks), initial=0)
     ends = [np.frombuffer(chunk.ends, _END) + np.uint32(start) for chunk, start in zip(chunks, before, strict=False)]
-    frames = b"".join([chunk.frames for chunk in chunks])
-    return Chunk(frames, np.concatenate(ends).astype(_END).tobytes(), chunks[0].protocol)
+    whole = Chunk(b"", np.concatenate(ends).astype(_END).tobytes(), chunks[0].protocol)
+    if room is None:
+        return whole._replace(frames=b"".join([chunk.frames for chunk in chunks]))
+    size = sum(len(chunk.frames) for chunk in chunks)
+    parts = [np.frombuffer(chunk.frames, np.uint8) for chunk in chunks]
+    np.concatenate(parts, out=np.frombuffer(room, np.uint8, size))
+    return whole._replace(frames=cast("bytes", room), size=size)  # it is only read until it is used again
 
 
 class Finder(NamedTuple):
@@ -89,7 +96,7 @@ class Located(NamedTuple):
 
     def transfer(self, row: int) -> bytes:
         """The frames of one transfer."""
-        return self.wire.data[self.places.end[row - 1] if row else 0 : self.places.end[row]]
+        return bytes(self.wire.data[self.places.end[row - 1] if row else 0 : self.places.end[row]])
 
     def bodies(self, rows: range) -> Array:
         """The bodies of these transfers as BINARY, if some came in pieces: each byte is copied once."""
@@ -114,11 +121,12 @@ def opened(chunk: Chunk) -> tuple[bytes, Positions, Positions]:
     Raises:
         DecodeError: the ends of the transfers are not those of these frames.
     """
-    frames = bytes(chunk.frames)
+    size = len(chunk.frames) if chunk.size is None else chunk.size
+    frames = bytes(chunk.frames) if isinstance(chunk.frames, memoryview) else chunk.frames
     end = np.frombuffer(chunk.ends, _END).astype(np.int64)
     begin = np.zeros_like(end)
     begin[1:] = end[:-1]
-    if len(end) and ((end <= begin).any() or end[-1] > len(frames)):
+    if len(end) and ((end <= begin).any() or end[-1] > size):
         raise DecodeError("the ends of the transfers do not fit the frames", 0)
     return frames, begin, end
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Final
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from amqp_spark.arrow.columns.arrays import nulls, take
-from amqp_spark.arrow.columns.located import joined
+from amqp_spark.arrow.columns.gathering import gathered
+from amqp_spark.arrow.columns.shapes import LEAST_KNOWN_ROWS, LEAST_ROWS, Shapes, Unlike
 from amqp_spark.arrow.decode.protocols import DECODERS
 from amqp_spark.arrow.decode.schema import DEFAULT_CORRUPT_COLUMN, corrupt_column_problems, schema_problems
 from amqp_spark.error_conditions import SparkCondition
@@ -38,10 +40,18 @@ MOST_ROWS: Final = 10_000
 """Maximum rows of a RecordBatch."""
 MOST_BYTES: Final = 16 << 20
 """Maximum bytes of frames decoded to one RecordBatch; a larger message is alone in its batch."""
-_GATHER: Final = 4 << 20  # small chunks are decoded together: a step per column costs as much for one row as for 500
 _REASONS: Final = 10  # maximum distinct reasons of rejected messages per batch
 MODES: Final = ("FAILFAST", "REJECT", "PERMISSIVE")
 UNITS: Final = ("auto", "s", "ms")
+
+
+class _Work(NamedTuple):
+    """What all batches of one call and one protocol share."""
+
+    builders: list[Build]
+    shapes: Shapes
+    on_reject: OnReject | None
+    left_out: frozenset[int]
 
 
 class ColumnPlan:
@@ -102,16 +112,16 @@ class ColumnPlan:
         """
         position = first_position
         left_out = frozenset(skipped)
-        for chunk in _gathered(chunks):
+        shapes: defaultdict[str, Shapes] = defaultdict(Shapes)
+        for chunk in gathered(chunks):
             decoder = DECODERS[chunk.protocol]
             located = decoder.locate(chunk)
-            builders = self._builders_of(decoder)
+            work = _Work(self._builders_of(decoder), shapes[decoder.name], on_reject, left_out)
             rows = len(located.places.end)
             low = 0
             while low < rows:
                 high = _cut(located.places.end, low)
-                batch = decoder.batch(located, range(low, high), queue, position + low)
-                decoded = self._decode(batch, builders, on_reject, left_out)
+                decoded = self._decoded(decoder.batch(located, range(low, high), queue, position + low), work)
                 if decoded.num_rows:
                     yield decoded
                 low = high
@@ -126,12 +136,20 @@ class ColumnPlan:
             ]
         return found
 
-    def _decode(
-        self, batch: Batch, builders: list[Build], on_reject: OnReject | None, left_out: frozenset[int]
-    ) -> pa.RecordBatch:
+    def _decoded(self, batch: Batch, work: _Work) -> pa.RecordBatch:
+        """Decode a batch by the shapes of its messages; in the general way if that is not possible."""
+        if batch.rows >= (LEAST_KNOWN_ROWS if work.shapes.are_known else LEAST_ROWS):
+            try:
+                batch.alike = work.shapes.sort(batch, work.builders)
+                return self._decode(batch, work)
+            except Unlike:
+                batch = batch.other(batch.located, batch.range)
+        return self._decode(batch, work)
+
+    def _decode(self, batch: Batch, work: _Work) -> pa.RecordBatch:
         columns: list[Array] = []
         wrong: dict[int, dict[str, str]] = {}
-        for field, build in zip(self.schema.fields, builders, strict=True):
+        for field, build in zip(self.schema.fields, work.builders, strict=True):
             column, errors = build(batch)
             if not field.nullable and column.null_count:
                 rows = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist()
@@ -144,10 +162,10 @@ class ColumnPlan:
         for row, reason in batch.broken.items():
             wrong[row] = {UNDECODABLE: reason}
         here = range(batch.position, batch.position + batch.rows)
-        gone = {position - batch.position for position in left_out if position in here}
+        gone = {position - batch.position for position in work.left_out if position in here}
         wrong = {row: reasons for row, reasons in wrong.items() if row not in gone}
         if wrong:
-            self._settle(batch, columns, wrong, on_reject)
+            self._settle(batch, columns, wrong, work.on_reject)
         if self.mode == "REJECT":
             gone |= wrong.keys()
         if gone:
@@ -176,20 +194,6 @@ class ColumnPlan:
         elif on_reject is not None:
             for reason, positions in _by_reason(wrong, batch.position).items():
                 on_reject(positions, reason)
-
-
-def _gathered(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """Join small chunks of the same protocol."""
-    group: list[Chunk] = []
-    size = 0
-    for chunk in chunks:
-        if group and (size + len(chunk.frames) > _GATHER or chunk.protocol != group[0].protocol):
-            yield joined(group)
-            group, size = [], 0
-        group.append(chunk)
-        size += len(chunk.frames)
-    if group:
-        yield joined(group)
 
 
 def _cut(ends: Positions, low: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
@@ -10,7 +12,7 @@ from pyspark.sql import types as t
 
 from amqp_spark.arrow.rows import variants
 from amqp_spark.arrow.rows.dialect import AMQP_0_10
-from amqp_spark.arrow.rows.row_bytes import bounds, packed
+from amqp_spark.arrow.rows.row_bytes import bounds, lengths, packed
 from amqp_spark.arrow.rows.row_errors import LARGEST_BODY, blame, limited
 from amqp_spark.arrow.rows.values import encode_list, encode_map
 
@@ -24,12 +26,18 @@ LIST_TYPE: Final = "amqp/list"
 protocol that carries them."""
 
 
-class Bodies(NamedTuple):
+@dataclass(frozen=True)
+class Bodies:
     """The bodies of a block as bytes."""
 
     raw: Array
     types: Array | str | None
     """Content types of encoded maps and lists, one text if all are the same; None: the caller's bytes."""
+
+    @cached_property
+    def sizes(self) -> Numbers:
+        """Bytes of every body."""
+        return lengths(self.raw)
 
 
 def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Bodies:

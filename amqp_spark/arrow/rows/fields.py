@@ -40,6 +40,14 @@ class Fields:
         self.add(field, present(column))
         self.fields.column(column)
 
+    def add_headers(self, field: Property, headers: Array | RowBytes) -> None:
+        """Add encoded maps or tables, or their parts."""
+        if isinstance(headers, RowBytes):
+            self.add(field, None)
+            self.fields.run(headers)
+        elif headers.null_count < len(headers):
+            self.add_encoded(field, headers)
+
     def add_sized(self, field: Property, column: Array, name: str) -> None:
         """Add texts or bytes, preceded by their sizes; ``name`` is for errors."""
         self.add(field, present(column))

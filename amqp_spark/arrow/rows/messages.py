@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from amqp_spark.arrow.rows import bodies
 from amqp_spark.arrow.rows.message_ids import Partition
-from amqp_spark.arrow.rows.row_bytes import binary, is_utf8, lengths
+from amqp_spark.arrow.rows.row_bytes import RowBytes, binary, is_utf8, join, lengths
 from amqp_spark.arrow.rows.row_errors import blame
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import OptionError, RowError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from amqp_spark.arrow.encode.plan import MessagePlan
     from amqp_spark.arrow.frame_format import FrameFormat
     from amqp_spark.arrow.rows.bodies import Bodies
-    from amqp_spark.arrow.rows.row_bytes import Array, Numbers, RowBytes
+    from amqp_spark.arrow.rows.row_bytes import Array, Numbers
     from amqp_spark.arrow.rows.row_errors import Blamed
 
 MOST_ROWS: Final = 4096
@@ -116,7 +116,9 @@ class Encoder(ABC):
         """Columns that the protocol has no property for."""
 
     @abstractmethod
-    def _header(self, columns: dict[str, Array], rows: int, body: Bodies, blamed: Blamed) -> RowBytes:
+    def _header(
+        self, columns: dict[str, Array], headers: Array | RowBytes | None, rows: int, body: Bodies, blamed: Blamed
+    ) -> RowBytes:
         """The payload of the header frame of every row."""
 
     @property
@@ -125,8 +127,8 @@ class Encoder(ABC):
         """Maximum bytes of the payload of a header frame."""
 
     @abstractmethod
-    def _encoded_headers(self, column: Array, kind: DataType, blamed: Blamed) -> Array:
-        """The encoded map or table of every row (BINARY), null where the column is."""
+    def _encoded_headers(self, column: Array, kind: DataType, blamed: Blamed) -> Array | RowBytes:
+        """The encoded map or table of every row (BINARY), null where the column is; or its parts if none is null."""
 
     @abstractmethod
     def _stamped(self, headers: Array | None, rows: int, first_row: int) -> Array:
@@ -137,7 +139,7 @@ class Encoder(ABC):
         """The frame of the command or method of every row."""
 
     @abstractmethod
-    def _assembled(self, start: RowBytes, header: RowBytes, body: Array) -> tuple[pa.Buffer, Numbers]:
+    def _assembled(self, start: RowBytes, header: RowBytes, body: Bodies) -> tuple[pa.Buffer, Numbers]:
         """The frames of all rows, and the end of each row."""
 
     def _as_message_ids(self, texts: Array) -> Array:
@@ -151,14 +153,15 @@ class Encoder(ABC):
         self._refuse_unsupported(columns, blamed)
         body = bodies.encode(columns["body"], self.plan.columns["body"][1], blamed)
         properties = columns | self._computed(columns, rows, body, first_row, blamed)
-        header = self._header(properties, rows, body, blamed)
+        headers = self._headers(columns, rows, first_row, blamed)
+        header = self._header(properties, headers, rows, body, blamed)
         self._fits(header, columns, blamed)
         exchanges = self._exchanges(columns, blamed)
         start = self._start(exchanges, columns, rows, blamed)
         if blamed:
             row, (column, reason) = min(blamed.items())
             raise RowError(column, first_row + row, self.task_id.partition, self.task_id.batch_id, reason)
-        frames, ends = self._assembled(start, header, body.raw)
+        frames, ends = self._assembled(start, header, body)
         keys = columns.get("routing_key")
         return EncodedBlock(
             frames, memoryview(cast("Any", ends)), first_row, exchanges, None if keys is None else _texts(keys)
@@ -179,7 +182,7 @@ class Encoder(ABC):
     def _computed(
         self, columns: dict[str, Array], rows: int, body: Bodies, first_row: int, blamed: Blamed
     ) -> dict[str, Array]:
-        """Properties that are no columns, or not sent as they are: message id, type of the body, encoded headers."""
+        """Properties that are no columns, or not sent as they are: message id, type of the body."""
         computed: dict[str, Array] = {}
         if self._partition is not None:
             computed[MESSAGE_ID] = self._as_message_ids(self._partition.message_ids(first_row, rows))
@@ -191,11 +194,17 @@ class Encoder(ABC):
                 reason = f"is a VARIANT that is not {wanted}, which option contentType says"
                 other: Any = pc.not_equal(body.types, pa.scalar(wanted))
                 blame(blamed, other.to_numpy(zero_copy_only=False), "body", reason)
-        if HEADERS in columns:
-            computed[HEADERS] = self._encoded_headers(columns[HEADERS], self.plan.columns[HEADERS][1], blamed)
-        if self.plan.stamp_headers and not blamed:
-            computed[HEADERS] = self._stamped(computed.get(HEADERS), rows, first_row)
         return computed
+
+    def _headers(self, columns: dict[str, Array], rows: int, first_row: int, blamed: Blamed) -> Array | RowBytes | None:
+        """The encoded map or table of every row, with stamps."""
+        headers: Array | RowBytes | None = None
+        if HEADERS in columns:
+            headers = self._encoded_headers(columns[HEADERS], self.plan.columns[HEADERS][1], blamed)
+        if self.plan.stamp_headers and not blamed:
+            whole = join(*headers.pieces()) if isinstance(headers, RowBytes) else headers
+            return self._stamped(whole, rows, first_row)
+        return headers
 
     def _exchanges(self, columns: dict[str, Array], blamed: Blamed) -> Array | None:
         column = columns.get("exchange")

@@ -8,6 +8,7 @@ a :class:`RowBytes` adds them up as it grows, before anything is joined.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import numpy as np
@@ -17,6 +18,8 @@ import pyarrow.compute as pc
 from amqp_spark.arrow.columns.arrays import buffer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
 Array: TypeAlias = "pa.Array[Any]"
@@ -27,6 +30,8 @@ Cell: TypeAlias = "bytes | tuple[str, Numbers]"
 Size: TypeAlias = "int | Numbers"
 """The same number in every row, or one per row."""
 
+_WIDE: Final = frozenset(kind.id for kind in (pa.large_binary(), pa.large_string(), pa.large_list(pa.null())))
+"""Types whose offsets have 64 bits."""
 LARGEST: Final = (1 << 31) - 2
 """Maximum bytes of all rows of an array; a limit of Arrow."""
 
@@ -74,15 +79,14 @@ def bounds(column: Array) -> Numbers:
     rows = len(column)
     if not rows:
         return np.zeros(1, np.int32)
-    wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
-    wide = wide or pa.types.is_large_list(column.type)
-    offsets = np.frombuffer(cast("Any", column.buffers()[1]), np.int64 if wide else np.int32)
+    offsets = np.frombuffer(cast("Any", column.buffers()[1]), np.int64 if column.type.id in _WIDE else np.int32)
     return cast("Numbers", offsets[column.offset : column.offset + rows + 1])
 
 
 def lengths(column: Array) -> Numbers:
     """Bytes or items of every row; 0 for null rows."""
-    counts = np.diff(bounds(column))
+    ends = bounds(column)
+    counts = ends[1:] - ends[:-1]
     there = present(column)
     return counts if there is None else np.where(there, counts, 0)
 
@@ -107,7 +111,13 @@ def is_utf8(value: bytes) -> bool:
 
 def width(*cells: Cell) -> int:
     """Total bytes of these cells."""
-    return sum(len(cell) if isinstance(cell, bytes) else np.dtype(cell[0]).itemsize for cell in cells)
+    return sum([len(cell) if isinstance(cell, bytes) else len(_blank(cell[0])) for cell in cells])
+
+
+@cache
+def _blank(kind: str) -> bytes:
+    """Zeros in the place of a number of this dtype."""
+    return bytes(np.dtype(kind).itemsize)
 
 
 def fixed(rows: int, cells: list[Cell], there: Mask | None = None) -> Array:
@@ -116,7 +126,7 @@ def fixed(rows: int, cells: list[Cell], there: Mask | None = None) -> Array:
     Raises:
         pyarrow.ArrowCapacityError: all rows together have more than 2 GiB.
     """
-    template = b"".join(cell if isinstance(cell, bytes) else bytes(np.dtype(cell[0]).itemsize) for cell in cells)
+    template = b"".join([cell if isinstance(cell, bytes) else _blank(cell[0]) for cell in cells])
     size = len(template)
     if not rows or not size:
         return packed(np.zeros(0, np.uint8), np.zeros(rows + 1, np.int32))
@@ -127,9 +137,9 @@ def fixed(rows: int, cells: list[Cell], there: Mask | None = None) -> Array:
         if isinstance(cell, bytes):
             at += len(cell)
         else:
-            kind, numbers = np.dtype(cell[0]), cell[1]
+            kind, numbers = cell
             np.ndarray((rows,), kind, data.data, at, (size,))[...] = numbers
-            at += kind.itemsize
+            at += len(_blank(kind))
     if there is None:
         return packed(data.view(np.uint8), np.arange(0, rows * size + 1, size, dtype=np.int32))
     ends = np.zeros(rows + 1, np.int32)
@@ -208,6 +218,11 @@ class RowBytes:
         """Add a binary array, whose nulls have no bytes; ``size`` are its lengths, if they are known."""
         self._parts.append(column)
         self.size = self.size + (lengths(column) if size is None else size)
+
+    def parts(self, parts: Sequence[Cell | Array], size: Size) -> None:
+        """Add cells, and binary arrays whose nulls have no bytes, with ``size`` bytes together."""
+        self._parts += parts
+        self.size = self.size + size
 
     def run(self, other: RowBytes) -> None:
         """Add all of another run."""

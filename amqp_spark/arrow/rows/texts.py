@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from amqp_spark.arrow.columns.arrays import UUID_DIGITS, UUID_TEXT
 from amqp_spark.arrow.columns.conversion import EARLIEST_SECONDS, LATEST_SECONDS
 from amqp_spark.arrow.rows import row_bytes
 
@@ -101,7 +102,6 @@ def _plain(column: Array) -> Array:
 # ---- UUIDs ----------------------------------------------------------------------------------------------------------
 
 _UUID_LENGTH: Final = 36
-_GROUPS: Final = ((0, 8), (9, 13), (14, 18), (19, 23), (24, 36))
 _DASHES: Final = (8, 13, 18, 23)
 _NOT_HEX: Final = 0x100  # in the table: not two hexadecimal digits
 
@@ -137,23 +137,22 @@ def uuids(column: Array) -> tuple[Numbers, Mask]:
     if len(good):
         data = np.frombuffer(cast("Any", column.buffers()[2]), np.uint8)
         if len(good) == rows:
-            texts = data[ends[0] : ends[-1]].reshape(rows, _UUID_LENGTH)
+            raw, wrong = _parsed_uuids(data[ends[0] : ends[-1]].reshape(rows, _UUID_LENGTH))
         else:
-            texts = data[ends[good][:, None] + np.arange(_UUID_LENGTH)]
-        parsed, bad = _parsed_uuids(texts)
-        raw[good] = parsed
-        wrong[good] |= bad
+            raw[good], bad = _parsed_uuids(data[ends[good][:, None] + np.arange(_UUID_LENGTH)])
+            wrong[good] |= bad
     return raw.reshape(-1).view("V16"), wrong
 
 
 def _parsed_uuids(texts: Numbers) -> tuple[Numbers, Mask]:
-    digits = np.empty((len(texts), 32), np.uint8)
-    at = 0
-    for begin, end in _GROUPS:
-        digits[:, at : at + end - begin] = texts[:, begin:end]
-        at += end - begin
-    found = _HEX_PAIRS[digits.view(np.uint16)]
-    wrong = (found == _NOT_HEX).any(axis=1)
+    digits = np.empty(len(texts), UUID_DIGITS)
+    every = texts.reshape(-1).view(UUID_TEXT)
+    for part in UUID_TEXT.names or ():
+        digits[part] = every[part]
+    found = _HEX_PAIRS.take(digits.view(np.uint16).reshape(-1, 16))
+    wrong = np.zeros(len(texts), np.bool_)
+    if found.max() >= _NOT_HEX:
+        wrong |= (found == _NOT_HEX).any(axis=1)
     for dash in _DASHES:
         wrong |= texts[:, dash] != ord("-")
     return found.astype(np.uint8), wrong

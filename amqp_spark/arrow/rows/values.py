@@ -16,6 +16,7 @@ from pyspark.sql import types as t
 
 from amqp_spark.arrow.columns.conversion import LONGEST_KEY, Errors
 from amqp_spark.arrow.rows import row_bytes, texts, variants
+from amqp_spark.arrow.rows.row_bytes import RowBytes
 from amqp_spark.arrow.rows.row_errors import (
     Fault,
     Faults,
@@ -87,6 +88,31 @@ def encode_map(
     return encoder.encode(row_bytes.whole(column), lambda part: encoder.map(part, kind, 0))
 
 
+def map_parts(
+    column: Array | pa.ChunkedArray[Any], kind: t.StructType | t.MapType | t.VariantType, wire: Dialect
+) -> tuple[RowBytes, Errors] | None:
+    """The same in parts, to be joined with the other parts of a message and not before; None if it is not that easy."""
+    rows = row_bytes.whole(column)
+    if isinstance(kind, t.VariantType) or rows.null_count:
+        return None
+    encoder = _Encoder(wire)
+    try:
+        entries = encoder.struct(rows, kind, 0) if isinstance(kind, t.StructType) else encoder.map(rows, kind, 0)
+    except pa.ArrowCapacityError:
+        return None
+    run = RowBytes(len(rows))
+    run.cells(*encoder.head(entries))
+    for part in entries.parts:
+        if not isinstance(part, _FixedCells):
+            run.parts([part], 0)
+        elif part.there is None:
+            run.parts(part.cells, 0)
+        else:
+            run.parts([row_bytes.fixed(len(rows), part.cells, part.there)], 0)
+    run.parts([], entries.sizes)
+    return run, {row: str(fault) for row, fault in entries.faults.items()}
+
+
 def encode_list(column: Array | pa.ChunkedArray[Any], kind: t.ArrayType | t.VariantType, wire: Dialect) -> Encoded:
     """Encode every row as a list: size, count, items (0-10 section 3.3.1), or as an array: size, items (0-9-1 section
     4.2.5.5); the schema check has accepted the type."""
@@ -129,7 +155,7 @@ class _Encoder:
         """Encode every row as a map or list with these contents."""
         try:
             entries = inside(column)
-            joined = _joined(len(column), [_FixedCells(self._head(entries), None), *entries.parts])
+            joined = _joined(len(column), [_FixedCells(self.head(entries), None), *entries.parts])
         except pa.ArrowCapacityError:
             return self._halves(column, inside)
         there = row_bytes.present(column)
@@ -146,7 +172,7 @@ class _Encoder:
         second, more = self.encode(column.slice(half), inside)
         return pa.concat_arrays([first, second]), errors | {half + row: reason for row, reason in more.items()}
 
-    def _head(self, entries: _Entries) -> _Cells:
+    def head(self, entries: _Entries) -> _Cells:
         """What precedes the contents of a map or list."""
         if self._wire.is_counted:
             return [(">u4", entries.sizes + 4), (">u4", entries.counts)]
@@ -259,7 +285,7 @@ class _Encoder:
     def _container(self, column: Array, number: int, entries: _Entries) -> _Values:
         there = row_bytes.present(column)
         tail = row_bytes.masked(_joined(len(column), entries.parts), there)
-        return _Values([bytes([number]), *self._head(entries)], tail, there, _of_rows(entries.faults, there))
+        return _Values([bytes([number]), *self.head(entries)], tail, there, _of_rows(entries.faults, there))
 
     def _string(self, column: Array) -> _Values:
         raw = row_bytes.binary(column)

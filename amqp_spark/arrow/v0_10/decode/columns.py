@@ -10,6 +10,7 @@ import pyarrow as pa
 from amqp_spark.arrow.columns import arrays
 from amqp_spark.arrow.columns import batch as batches
 from amqp_spark.arrow.columns.batch import body_builder, bytes_of, general, headers_builder, property_builder
+from amqp_spark.arrow.columns.wire import is_nowhere
 from amqp_spark.arrow.v0_10.decode.properties import reply_to, structs
 from amqp_spark.arrow.v0_10.properties import MESSAGE, PROPERTIES, REPLY_TO
 
@@ -35,8 +36,7 @@ class Batch(batches.Batch):
     def fields_of(self, wanted: Property) -> PackedFields:
         """Positions of the struct that has this field."""
         if self._structs is None:
-            places = self.located.places
-            self._structs = structs(self.wire, self.part(places.head_begin), self.part(places.head_end), self.broken)
+            self._structs = structs(self.wire, self.head_begin, self.head_end, self.broken)
         return self._structs[wanted in MESSAGE.fields]
 
     def encoded_headers(self) -> Array:
@@ -63,12 +63,14 @@ def builder(field: t.StructField, arrow: pa.DataType, unit: str) -> Build:
 
 
 def _reply_to(batch: batches.Batch, wanted: Property, arrow: pa.StructType) -> Column:
-    spans = batch.fields_of(wanted).sized(wanted)
+    spans = batch.sized(wanted)
+    if is_nowhere(spans.absent):
+        return arrays.nulls(batch.rows, arrow)
     packed = reply_to(batch.wire, spans, batch.broken)
     parts = {part.name: part for part in REPLY_TO.fields}
     columns, errors = [], {}
     for field in arrow:
-        column, wrong = arrays.text(bytes_of(batch.wire, packed, parts[field.name.lower()]))
+        column, wrong = arrays.text(bytes_of(batch.wire, packed.sized(part := parts[field.name.lower()]), part))
         columns.append(column)
         errors.update({row: f"{field.name}: {why}" for row, why in wrong.items()})
     mask = None if spans.absent is None else pa.array(spans.absent)

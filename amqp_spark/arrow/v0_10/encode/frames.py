@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp_spark.arrow.rows.bodies import cut
-from amqp_spark.arrow.rows.row_bytes import RowBytes, data_and_ends, join, lengths, number
+from amqp_spark.arrow.rows.row_bytes import RowBytes, data_and_ends, join, number
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,12 +23,11 @@ def frame(kind: int, flags: Size, size: Size) -> tuple[Any, ...]:
     return number(">u1", flags), bytes([kind]), number(">u2", size + FRAME_HEADER), b"\0\1\0\0\0\0\0\0"
 
 
-def assemble(head: RowBytes, raw: Array, room: int) -> tuple[pa.Buffer, Numbers]:
+def assemble(head: RowBytes, raw: Array, long: Numbers, room: int) -> tuple[pa.Buffer, Numbers]:
     """Whole assemblies of all rows, with at most ``room`` bytes of body per frame, and the end of each.
 
-    The bodies are BINARY, none null. Every body is copied once.
+    The bodies are BINARY, none null, and ``long`` their sizes. Every body is copied once.
     """
-    long = lengths(raw)
     largest = int(long.max())
     if largest <= room:
         smallest = int(long.min())

@@ -15,30 +15,31 @@ from amqp_spark.arrow.rows.dialect import AMQP_0_10
 from amqp_spark.arrow.rows.messages import HEADERS
 from amqp_spark.arrow.rows.row_bytes import bounds, lengths, present
 from amqp_spark.arrow.rows.row_errors import foreign, limited
-from amqp_spark.arrow.rows.values import encode_map
+from amqp_spark.arrow.rows.values import encode_map, map_parts
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.rows.messages import TaskId
-    from amqp_spark.arrow.rows.row_bytes import Array
+    from amqp_spark.arrow.rows.row_bytes import Array, RowBytes
     from amqp_spark.arrow.rows.row_errors import Blamed
 
 _MOST: Final = 0xFFFF  # a header segment is one frame
 
 
-def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Array:
+def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Array | RowBytes:
     """The encoded map of every row (BINARY), null where the column is; rows that cannot be sent go into ``blamed``."""
     if isinstance(kind, t.BinaryType):
         raw = limited(column, _MOST, HEADERS, blamed)
         wrong = checked(raw)
+        encoded: Array | RowBytes = raw
         for row in wrong:
             if dialect.is_encoded(cast("Any", raw[row]).as_py(), dialect.AMQP_0_9):
                 wrong[row] = foreign("0-9-1")
     else:
         assert isinstance(kind, t.StructType | t.MapType | t.VariantType)
-        raw, wrong = encode_map(column, kind, AMQP_0_10)
+        encoded, wrong = map_parts(column, kind, AMQP_0_10) or encode_map(column, kind, AMQP_0_10)
     for row, reason in wrong.items():
         blamed.setdefault(row, (HEADERS, reason))
-    return raw
+    return encoded
 
 
 def checked(raw: Array) -> dict[int, str]:

@@ -15,8 +15,8 @@ import pyarrow as pa
 from amqp_core.v0_10.spec import MessageAcceptMode, MessageAcquireMode
 from amqp_spark.arrow.rows.fields import LARGEST, sized
 from amqp_spark.arrow.rows.message_ids import as_uuids
-from amqp_spark.arrow.rows.messages import Encoder
-from amqp_spark.arrow.rows.row_bytes import RowBytes, lengths, present
+from amqp_spark.arrow.rows.messages import HEADERS, Encoder
+from amqp_spark.arrow.rows.row_bytes import RowBytes, present
 from amqp_spark.arrow.v0_10.encode import frames, headers
 from amqp_spark.arrow.v0_10.encode.frames import FIRST_SEGMENT, FRAME_HEADER, LAST_SEGMENT, WHOLE_SEGMENT, frame
 from amqp_spark.arrow.v0_10.encode.properties import PackedLayout
@@ -86,34 +86,41 @@ class TransferEncoder(Encoder):
         run.run(fields)
         return run
 
-    def _header(self, columns: dict[str, Array], rows: int, body: Bodies, blamed: Blamed) -> RowBytes:
+    def _header(
+        self, columns: dict[str, Array], headers: Array | RowBytes | None, rows: int, body: Bodies, blamed: Blamed
+    ) -> RowBytes:
         """Delivery- and message-properties, with the length of the body."""
         stated: Mask | None = None if "content_length" not in columns else present(columns["content_length"])
-        lengths_of = pa.array(lengths(body.raw), mask=None if stated is None else ~stated)
+        lengths_of = pa.array(body.sizes, mask=None if stated is None else ~stated)
         columns = {**columns, "content_length": lengths_of}
-        structs = self._struct(DELIVERY, columns, rows, blamed)
-        structs.run(self._struct(MESSAGE, columns, rows, blamed))
+        structs = self._struct(DELIVERY, columns, None, rows, blamed)
+        structs.run(self._struct(MESSAGE, columns, headers, rows, blamed))
         return structs
 
-    def _struct(self, layout: Layout, columns: dict[str, Array], rows: int, blamed: Blamed) -> RowBytes:
+    def _struct(
+        self, layout: Layout, columns: dict[str, Array], headers: Array | RowBytes | None, rows: int, blamed: Blamed
+    ) -> RowBytes:
         packed = PackedLayout(rows, blamed, drops=self.plan.drops_unsupported)
         for field in layout.fields:
             if not field.written:
                 continue
-            if field.name in columns:
+            if field.name == HEADERS:
+                if headers is not None:
+                    packed.add_headers(field, headers)
+            elif field.name in columns:
                 packed.column(field, columns[field.name], self.plan.timestamp_unit)
             elif field.name in self.plan.constants:
                 packed.constant(field, self.plan.constants[field.name])
         return packed.struct32(layout.code)
 
-    def _assembled(self, start: RowBytes, header: RowBytes, body: Array) -> tuple[pa.Buffer, Numbers]:
-        there = lengths(body) > 0
+    def _assembled(self, start: RowBytes, header: RowBytes, body: Bodies) -> tuple[pa.Buffer, Numbers]:
+        there = body.sizes > 0
         flags = WHOLE_SEGMENT if there.all() else np.where(there, WHOLE_SEGMENT, WHOLE_SEGMENT | LAST_SEGMENT)
         start.cells(*frame(frames.HEADER, flags, header.size))
         start.run(header)
-        return frames.assemble(start, body, self._room)
+        return frames.assemble(start, body.raw, body.sizes, self._room)
 
-    def _encoded_headers(self, column: Array, kind: DataType, blamed: Blamed) -> Array:
+    def _encoded_headers(self, column: Array, kind: DataType, blamed: Blamed) -> Array | RowBytes:
         return headers.encode(column, kind, blamed)
 
     def _stamped(self, headers_: Array | None, rows: int, first_row: int) -> Array:

@@ -49,8 +49,6 @@ class PackedLayout(Fields):
                 self._uuid(field, column)
             case "reply-to":
                 self._reply_to(field, cast("pa.StructArray", column))
-            case "map":
-                self.add_encoded(field, column)
             case _ if field.width > 0:
                 self.add_number(field, column)
             case _:

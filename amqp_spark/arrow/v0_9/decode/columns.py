@@ -6,8 +6,8 @@ A delivery begins with its method frame, so that where one begins is where the o
 from __future__ import annotations
 
 import re
-from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -40,28 +40,35 @@ _OFFSET: Final = b"x-stream-offset"
 _NUMBER: Final = re.compile(r"\d{1,18}", re.ASCII)
 
 
-class Method:
-    """Positions of the fields of basic.deliver; a malformed one goes into ``broken``."""
+class Method(NamedTuple):
+    """Positions of the fields of basic.deliver."""
 
-    def __init__(self, batch: batches.Batch, begin: Positions) -> None:
-        wire = batch.wire
-        lost = np.zeros(batch.rows, np.bool_)
-        lost[list(batch.broken)] = True
-        payload = begin + FRAME_HEADER
-        end = payload + wire.size(4, payload - 4)
-        consumer = payload + 4
-        self.redelivered = consumer + 1 + wire.size(1, consumer) + 8
-        exchange = self.redelivered + 1
-        self.exchange = exchange + 1
-        key = self.exchange + wire.size(1, exchange)
-        self.exchange_end = key
-        self.key = key + 1
-        self.key_end = self.key + wire.size(1, key)
-        wrong = (self.key_end != end) & ~lost
-        for row in np.flatnonzero(wrong).tolist():
-            batch.broken.setdefault(row, "basic.deliver: it does not end with its last field")
-        lost |= wrong
-        self.absent: Mask | None = lost if lost.any() else None
+    redelivered: Positions
+    exchange: Positions
+    exchange_end: Positions
+    key: Positions
+    key_end: Positions
+    absent: Mask | None
+
+
+def _fields_of_method(batch: batches.Batch) -> Method:
+    """Find them in the general way; a malformed method goes into ``broken``."""
+    wire = batch.wire
+    lost = np.zeros(batch.rows, np.bool_)
+    lost[list(batch.broken)] = True
+    payload = batch.begin + FRAME_HEADER
+    end = payload + wire.size(4, payload - 4)
+    consumer = payload + 4
+    redelivered = consumer + 1 + wire.size(1, consumer) + 8
+    exchange = redelivered + 2
+    exchange_end = exchange + wire.size(1, exchange - 1)
+    key = exchange_end + 1
+    key_end = key + wire.size(1, exchange_end)
+    wrong = (key_end != end) & ~lost
+    for row in np.flatnonzero(wrong).tolist():
+        batch.broken.setdefault(row, "basic.deliver: it does not end with its last field")
+    lost |= wrong
+    return Method(redelivered, exchange, exchange_end, key, key_end, lost if lost.any() else None)
 
 
 class Batch(batches.Batch):
@@ -70,13 +77,12 @@ class Batch(batches.Batch):
     def __init__(self, located: Located, rows: range, queue: str, position: int) -> None:
         super().__init__(located, rows, queue, position)
         self._fields: PackedFields | None = None
-        self._method: Method | None = None
 
     def fields_of(self, wanted: Property) -> PackedFields:
         """Positions of the properties."""
         if self._fields is None:
             self._fields = PackedFields(self.wire, _PLAN, self.rows, self.broken)
-            begin, end = self.part(self.located.places.head_begin), self.part(self.located.places.head_end)
+            begin, end = self.head_begin, self.head_end
             rows = np.flatnonzero(begin < end)
             if len(rows) < self.rows:
                 begin, end = begin[rows], end[rows]
@@ -85,11 +91,14 @@ class Batch(batches.Batch):
         return self._fields
 
     @property
+    def first(self) -> Positions:
+        """Where the bytes begin that decide where the fields are: the method has some of them."""
+        return self.begin
+
+    @cached_property
     def method(self) -> Method:
         """Positions of the fields of basic.deliver."""
-        if self._method is None:
-            self._method = Method(self, self.part(np.concatenate(([0], self.located.places.end[:-1]))))
-        return self._method
+        return Method(*cast("Any", self.find(("method",), _fields_of_method)))
 
     def encoded_headers(self) -> Array:
         """Headers as BINARY: encoded tables, untouched."""
@@ -127,25 +136,24 @@ def _routing_key(batch: batches.Batch, *, text: bool) -> Column:
 def _reply_to(batch: batches.Batch, arrow: pa.StructType) -> Column:
     """The text of reply-to is a routing key of the default exchange."""
     wanted = _PROPERTIES["reply_to"]
-    fields = batch.fields_of(wanted)
-    absent = fields.sized(wanted).absent
+    spans = batch.sized(wanted)
     columns: list[Array] = []
     errors: dict[int, str] = {}
     for field in arrow:
         if field.name.lower() == "routing_key":
-            column, wrong = arrays.text(bytes_of(batch.wire, fields, wanted))
+            column, wrong = arrays.text(bytes_of(batch.wire, spans, wanted))
             errors = {row: f"{field.name}: {why}" for row, why in wrong.items()}
         else:
             column, _ = arrays.nulls(batch.rows, field.type)
         columns.append(column)
-    mask = None if absent is None else pa.array(absent)
+    mask = None if spans.absent is None else pa.array(spans.absent)
     return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors
 
 
 def _expirations(batch: batches.Batch) -> tuple[Positions, Mask]:
     """The numbers that the texts of expiration hold, and the rows without one."""
     wanted = _PROPERTIES["ttl"]
-    raw = bytes_of(batch.wire, batch.fields_of(wanted), wanted)
+    raw = bytes_of(batch.wire, batch.sized(wanted), wanted)
     if raw.null_count == batch.rows:
         return np.zeros(batch.rows, np.int64), np.ones(batch.rows, np.bool_)
     texts: list[bytes | None] = raw.to_pylist()
@@ -174,8 +182,7 @@ def _expiration(batch: batches.Batch, arrow: pa.DataType, *, as_sent: bool) -> C
 
 
 def _content_length(batch: batches.Batch, arrow: pa.DataType) -> Column:
-    places = batch.located.places
-    begin, end = batch.part(places.head_begin), batch.part(places.head_end)
+    begin, end = batch.head_begin, batch.head_end
     numbers = batch.wire.read(">u8", begin + CONTENT_SIZE).astype(np.uint64)
     absent = begin >= end
     return arrays.unsigned(numbers, absent if absent.any() else None, arrow)
@@ -183,8 +190,7 @@ def _content_length(batch: batches.Batch, arrow: pa.DataType) -> Column:
 
 def _header(batch: batches.Batch, name: bytes, target: headers.Target) -> Column:
     """A header that the broker sets; NULL where it is absent, or no value that fits."""
-    spans = batch.fields_of(_HEADERS).sized(_HEADERS)
-    (at,) = headers.pick(batch.wire, spans, [name], batch.broken)
+    (at,) = batch.header_values(_HEADERS, [name])
     column, _ = headers.typed(batch.wire, at, target)
     return column, {}
 

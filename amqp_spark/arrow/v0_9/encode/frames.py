@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.v0_9.framing import BODY, FRAME_END
 from amqp_spark.arrow.rows.bodies import cut
-from amqp_spark.arrow.rows.row_bytes import RowBytes, data_and_ends, join, lengths, number
+from amqp_spark.arrow.rows.row_bytes import RowBytes, data_and_ends, join, number
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,12 +22,11 @@ def frame(kind: int, channel: int, size: Size) -> tuple[Cell, Cell]:
     return bytes([kind]) + channel.to_bytes(2), number(">u4", size)
 
 
-def assemble(head: RowBytes, raw: Array, channel: int, room: int) -> tuple[pa.Buffer, Numbers]:
+def assemble(head: RowBytes, raw: Array, long: Numbers, channel: int, room: int) -> tuple[pa.Buffer, Numbers]:
     """Whole messages of all rows, with at most ``room`` bytes of body per frame, and the end of each.
 
-    The bodies are BINARY, none null; an empty one has no frame. Every body is copied once.
+    The bodies are BINARY, none null, and ``long`` their sizes; an empty one has no frame. Every body is copied once.
     """
-    long = lengths(raw)
     largest = int(long.max())
     if largest <= room:
         smallest = int(long.min())

@@ -12,29 +12,30 @@ from amqp_spark.arrow.rows.dialect import AMQP_0_9
 from amqp_spark.arrow.rows.messages import HEADERS
 from amqp_spark.arrow.rows.row_bytes import LARGEST
 from amqp_spark.arrow.rows.row_errors import foreign, limited
-from amqp_spark.arrow.rows.values import encode_map
+from amqp_spark.arrow.rows.values import encode_map, map_parts
 from amqp_spark.arrow.v0_9.encode.tables import checked, end_of, not_for_streams
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.rows.messages import TaskId
-    from amqp_spark.arrow.rows.row_bytes import Array
+    from amqp_spark.arrow.rows.row_bytes import Array, RowBytes
     from amqp_spark.arrow.rows.row_errors import Blamed
 
 
-def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Array:
+def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Array | RowBytes:
     """The encoded table of every row (BINARY), null where the column is; rows that cannot be sent: ``blamed``."""
     if isinstance(kind, t.BinaryType):
         raw = limited(column, LARGEST, HEADERS, blamed)
         wrong = checked(raw)
+        encoded: Array | RowBytes = raw
         for row in wrong:
             if is_encoded(cast("Any", raw[row]).as_py(), AMQP_0_10):
                 wrong[row] = foreign("0-10")
     else:
         assert isinstance(kind, t.StructType | t.MapType | t.VariantType)
-        raw, wrong = encode_map(column, kind, AMQP_0_9)
+        encoded, wrong = map_parts(column, kind, AMQP_0_9) or encode_map(column, kind, AMQP_0_9)
     for row, reason in wrong.items():
         blamed.setdefault(row, (HEADERS, reason))
-    return raw
+    return encoded
 
 
 def refuse_for_streams(raw: Array, blamed: Blamed, *, drops: bool) -> None:

@@ -14,8 +14,8 @@ from pyspark.sql.types import BinaryType
 from amqp_core.v0_9.framing import HEADER, METHOD, OVERHEAD
 from amqp_core.v0_9.spec import BasicProperties, BasicPublish
 from amqp_spark.arrow.rows.fields import sized
-from amqp_spark.arrow.rows.messages import Encoder
-from amqp_spark.arrow.rows.row_bytes import RowBytes, lengths, number
+from amqp_spark.arrow.rows.messages import HEADERS, Encoder
+from amqp_spark.arrow.rows.row_bytes import RowBytes, number
 from amqp_spark.arrow.v0_9.encode import frames, headers
 from amqp_spark.arrow.v0_9.encode.frames import END, frame
 from amqp_spark.arrow.v0_9.encode.properties import EXPIRATION, TTL, PropertyList
@@ -81,34 +81,39 @@ class PublishEncoder(Encoder):
         run.cells(END)
         return run
 
-    def _header(self, columns: dict[str, Array], rows: int, body: Bodies, blamed: Blamed) -> RowBytes:
+    def _header(
+        self, columns: dict[str, Array], headers: Array | RowBytes | None, rows: int, body: Bodies, blamed: Blamed
+    ) -> RowBytes:
         """Class, weight, size of the body, property flags and properties."""
         plan = self.plan
         now_ms = time.time_ns() // 1_000_000 if self.frame_format.expiration_is_absolute else 0
         properties = PropertyList(rows, blamed, now_ms=now_ms, drops=plan.drops_unsupported)
         for field in PROPERTIES:
-            if field.name == TTL and EXPIRATION in columns:
+            if field.name == HEADERS:
+                if headers is not None:
+                    properties.add_headers(field, headers)
+            elif field.name == TTL and EXPIRATION in columns:
                 properties.expiration(field, columns[EXPIRATION], columns.get(TTL), plan.constants.get(TTL))
             elif field.name in columns:
                 properties.column(field, columns[field.name], plan.timestamp_unit)
             elif field.name in plan.constants:
                 properties.constant(field, plan.constants[field.name])
         run = RowBytes(rows)
-        run.cells(_CONTENT, (">u8", lengths(body.raw)), number(">u2", properties.flags))
+        run.cells(_CONTENT, (">u8", body.sizes), number(">u2", properties.flags))
         run.run(properties.fields)
         return run
 
-    def _assembled(self, start: RowBytes, header: RowBytes, body: Array) -> tuple[pa.Buffer, Numbers]:
+    def _assembled(self, start: RowBytes, header: RowBytes, body: Bodies) -> tuple[pa.Buffer, Numbers]:
         start.cells(*frame(HEADER, self._channel, header.size))
         start.run(header)
         start.cells(END)
-        return frames.assemble(start, body, self._channel, self._room)
+        return frames.assemble(start, body.raw, body.sizes, self._channel, self._room)
 
-    def _encoded_headers(self, column: Array, kind: DataType, blamed: Blamed) -> Array:
-        raw = headers.encode(column, kind, blamed)
-        if self.plan.to_streams and isinstance(kind, BinaryType):
-            headers.refuse_for_streams(raw, blamed, drops=self.plan.drops_unsupported)
-        return raw
+    def _encoded_headers(self, column: Array, kind: DataType, blamed: Blamed) -> Array | RowBytes:
+        encoded = headers.encode(column, kind, blamed)
+        if self.plan.to_streams and not isinstance(encoded, RowBytes) and isinstance(kind, BinaryType):
+            headers.refuse_for_streams(encoded, blamed, drops=self.plan.drops_unsupported)
+        return encoded
 
     def _stamped(self, headers_: Array | None, rows: int, first_row: int) -> Array:
         return headers.stamped(headers_, rows, self.task_id, first_row)

@@ -53,8 +53,6 @@ class PropertyList(Fields):
             self._ttl(field, column)
         elif field.name == _REPLY_TO:
             self._reply_to(field, cast("pa.StructArray", column))
-        elif field.wire == "table":
-            self.add_encoded(field, column)
         elif field.wire == "timestamp":
             self.add_time(field, column, seconds=unit != "ms")
         elif field.width > 0:
