@@ -32,23 +32,26 @@ def measure(env: Environment) -> list[Result]:
     theirs: list[Drained] = []
     ours: list[Drained] = []
     brokers: tuple[list[float], list[float]] = [], []
-    with KafkaNode(partitions=kafka.PARTITIONS) as node, env.queue() as queue:
-        with env.progress("kafka_drain_ratio", 1 + 2 * rounds) as step:
-            kafka.fill(env, node, "warm", warm)
-            kafka.fill(env, node, "ticks", count)
-            for _ in range(WARM_QUERIES if rounds > 1 else 1):
-                _drain_topic(env, node, "warm", warm)
-                env.fill(queue, warm, body_bytes=BODY_BYTES)
-                queries.drain(env, queue, warm, schema=SCHEMA)
-            step("warm")
-            for _ in range(rounds):
-                with processor.of_process(node.pid, brokers[0]):
-                    theirs.append(_drain_topic(env, node, "ticks", count))
-                step(f"Kafka {count / theirs[-1].query_s:,.0f}/s")
-                env.fill(queue, count, body_bytes=BODY_BYTES)
-                with processor.of_broker(env, brokers[1]):
-                    ours.append(queries.drain(env, queue, count, schema=SCHEMA))
-                step(f"AMQP {count / ours[-1].query_s:,.0f}/s")
+    with (
+        KafkaNode(partitions=kafka.PARTITIONS) as node,
+        env.queue() as queue,
+        env.progress("kafka_drain_ratio", 1 + 2 * rounds) as step,
+    ):
+        kafka.fill(env, node, "warm", warm)
+        kafka.fill(env, node, "ticks", count)
+        for _ in range(WARM_QUERIES if rounds > 1 else 1):
+            _drain_topic(env, node, "warm", warm)
+            env.fill(queue, warm, body_bytes=BODY_BYTES)
+            queries.drain(env, queue, warm, schema=SCHEMA)
+        step("warm")
+        for _ in range(rounds):
+            with processor.of_process(node.pid, brokers[0]):
+                theirs.append(_drain_topic(env, node, "ticks", count))
+            step(f"Kafka {count / theirs[-1].query_s:,.0f}/s")
+            env.fill(queue, count, body_bytes=BODY_BYTES)
+            with processor.of_broker(env, brokers[1]):
+                ours.append(queries.drain(env, queue, count, schema=SCHEMA))
+            step(f"AMQP {count / ours[-1].query_s:,.0f}/s")
     their_s, our_s = (middle([each.query_s for each in found]) for found in (theirs, ours))
     return [
         Result(

@@ -34,16 +34,18 @@ def measure(env: Environment) -> list[Result]:
     """Alternate Kafka and queue; the ratio is that of the medians over all rounds."""
     theirs: list[list[float]] = []
     ours: list[list[float]] = []
-    with KafkaNode(partitions=kafka.PARTITIONS) as node:
-        with env.progress("kafka_latency_ratio", 2 * env.sizes.rounds) as step:
-            for number in range(env.sizes.rounds):
-                topic = f"latency-{number}"
-                with kafka.sending(env, node, topic) as publish:
-                    theirs.append(measure_stream(env, kafka.source(env, node, topic), publish))
-                step(f"Kafka {middle(theirs[-1]) * 1e3:.0f} ms")
-                with env.queue() as queue, _sending(env, queue) as publish:
-                    ours.append(measure_stream(env, queries.source(env, queue, SCHEMA), publish))
-                step(f"AMQP {middle(ours[-1]) * 1e3:.0f} ms")
+    with (
+        KafkaNode(partitions=kafka.PARTITIONS) as node,
+        env.progress("kafka_latency_ratio", 2 * env.sizes.rounds) as step,
+    ):
+        for number in range(env.sizes.rounds):
+            topic = f"latency-{number}"
+            with kafka.sending(env, node, topic) as publish:
+                theirs.append(measure_stream(env, kafka.source(env, node, topic), publish))
+            step(f"Kafka {middle(theirs[-1]) * 1e3:.0f} ms")
+            with env.queue() as queue, _sending(env, queue) as publish:
+                ours.append(measure_stream(env, queries.source(env, queue, SCHEMA), publish))
+            step(f"AMQP {middle(ours[-1]) * 1e3:.0f} ms")
     their_s, our_s = (middle([middle(each) for each in found]) for found in (theirs, ours))
     return [
         Result(

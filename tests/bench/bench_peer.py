@@ -129,7 +129,7 @@ def run_peer(env: Environment, queue: str, count: int, peer: Command) -> Side:
         done = subprocess.run(
             program.command,
             cwd=ROOT,
-            env=_broker(env) | program.variables,
+            env=_broker(env) | dict(program.variables),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

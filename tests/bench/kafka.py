@@ -1,4 +1,4 @@
-"""Spark's own Kafka source, as a yardstick: a node, topics with the messages of the queues, and the Spark that has it."""
+"""Spark's own Kafka source as a yardstick: the Spark that has it, and topics with the messages of the queues."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.bench import apart, queries
 from tests.bench.bench_drain import BODY_BYTES
 from tests.bench.preload import PRICE, SYMBOL
 from tests.support import kafka, spark_packages
+from tests.support.kafka import SPARK, SPARK_SOURCE
 from tests.versions import environment
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from tests.bench.environment import Environment, Result
     from tests.support.kafka import KafkaNode
 
-SPARK: Final = "4.2.0"
-"""The newest Spark whose Kafka source is in Maven Central; both sides are measured on it."""
-SOURCE: Final = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK}"
 PARTITIONS: Final = 2
 """Of a topic: one for each core."""
 KEY: Final = "bench-00000000abcd"
@@ -42,7 +40,7 @@ def run(module: str, env: Environment) -> list[Result]:
         ApartFailed: the benchmark failed.
     """
     kafka.jars()
-    spark_packages.repository(SOURCE)
+    spark_packages.repository(SPARK_SOURCE)
     place = _environment()
     given = {name: os.environ[name] for name in _BROKER if name in os.environ}
     return apart.run(
@@ -52,7 +50,7 @@ def run(module: str, env: Environment) -> list[Result]:
 
 def settings() -> dict[str, str]:
     """Of a Spark session that has the source."""
-    return {"spark.jars": ",".join(map(str, spark_packages.jars(SOURCE)))}
+    return {"spark.jars": ",".join(map(str, spark_packages.jars(SPARK_SOURCE)))}
 
 
 def fill(env: Environment, node: KafkaNode, topic: str, count: int) -> None:

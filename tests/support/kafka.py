@@ -1,4 +1,4 @@
-"""Apache Kafka: one node that is broker and controller (KRaft), from Maven Central, without ZooKeeper or an installation.
+"""Apache Kafka from Maven Central: one node that is broker and controller (KRaft).
 
 The benchmarks compare Spark's Kafka source with ours; no test needs it.
 """
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VERSION = "4.3.1"
+SPARK = "4.2.0"
+"""Its Kafka source is what the benchmarks compare with."""
+SPARK_SOURCE = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK}"
 _PACKAGES = (f"org.apache.kafka:kafka_2.13:{VERSION}", "org.slf4j:slf4j-simple:1.7.36")
 _CACHE_NAME = f"kafka-{VERSION}"
 _FORMAT_TIMEOUT_S = 120

@@ -16,7 +16,7 @@ from tests.support.prerequisites import PrerequisiteMissing, install_hint
 if TYPE_CHECKING:
     from typing import Final
 
-_PROJECT: Final = Path(__file__).parents[3] / "pyproject.toml"
+_PROJECT: Final = Path(__file__).parents[2] / "pyproject.toml"
 _GROUP: Final = "bench"
 _LAST: Final = 1500
 
