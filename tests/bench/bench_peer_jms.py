@@ -22,7 +22,7 @@ PREFETCH = 5000
 HEAP = "2g"
 _SOURCE = Path(__file__).parent / "peers" / "JmsPeer.java"
 _FACTORY = "org.apache.qpid.client.AMQConnectionFactory"
-_KEY = "qpid.subject"
+_KEY = "x-amqp-0-10.routing-key"
 
 
 def run(env: Environment) -> list[Result]:
