@@ -1,8 +1,9 @@
 """A careful consumer with python-qpid-proton and pyarrow, for Broker-J over AMQP 1.0.
 
 ``python -m tests.bench.peers.proton_script QUEUE COUNT DIRECTORY``; the broker is that of ``PEER_HOST`` and so on.
-Prefetch 5,000: proton grants credit for as many again as were taken, whatever is settled. Every 10,000 messages become
-a table and a file; then they are accepted and settled, which proton puts into few frames.
+Prefetch 5,000, and credit for more whenever half of it is used. Every 10,000 messages become a table and a file; then
+they are accepted and settled, which proton puts into few frames. It takes deliveries itself, with one message object
+for all, since the handlers of ``MessagingHandler`` need as much time again.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from proton import Delivery
-from proton.handlers import MessagingHandler
+from proton import Delivery, Handler, Message
 from proton.reactor import Container
 
 from tests.bench.peers.files import Files, timed
@@ -22,15 +22,17 @@ PREFETCH = 5000
 FILE_MESSAGES = 10_000
 
 
-class Drain(MessagingHandler):  # type: ignore[misc]  # proton is not where mypy looks
+class Drain(Handler):  # type: ignore[misc]  # proton is not where mypy looks
     """Writes ``count`` messages of a queue to files, and settles them file by file."""
 
     def __init__(self, queue: str, count: int, files: Files) -> None:
-        super().__init__(prefetch=PREFETCH, auto_accept=False)
         self._queue, self._left, self._files = queue, count, files
+        self._granted = 0
+        self._message = Message()
         self._unsettled: list[Any] = []
+        self._receiver: Any = None
 
-    def on_start(self, event: Any) -> None:
+    def on_reactor_init(self, event: Any) -> None:
         connection = event.container.connect(
             f"amqp://{os.environ['PEER_HOST']}:{os.environ['PEER_PORT']}",
             user=os.environ["PEER_USERNAME"],
@@ -39,27 +41,50 @@ class Drain(MessagingHandler):  # type: ignore[misc]  # proton is not where mypy
             allow_insecure_mechs=True,
             reconnect=False,
         )
-        event.container.create_receiver(connection, self._queue)
+        self._receiver = event.container.create_receiver(connection, self._queue)
+        self._grant()
 
-    def on_message(self, event: Any) -> None:
-        message = event.message
+    def on_delivery(self, event: Any) -> None:
+        delivery, receiver, message = event.delivery, self._receiver, self._message
+        if delivery.partial:
+            return
+        message.decode(receiver.recv(delivery.pending))
+        receiver.advance()
         body, key, ids, stamps, headers = self._files.columns
         body.append(message.body)
-        key.append(message.subject)
+        key.append(message.address)
         ids.append(str(message.id))
         stamps.append(int(message.creation_time * 1e6))
         headers.append(message.properties)
-        self._unsettled.append(event.delivery)
+        self._unsettled.append(delivery)
         self._left -= 1
+        self._granted -= 1
+        if self._granted < PREFETCH // 2:
+            self._grant()
         if len(body) == FILE_MESSAGES or not self._left:
             self._files.write()
-            for delivery in self._unsettled:
-                delivery.update(Delivery.ACCEPTED)
-                delivery.settle()
+            for settled in self._unsettled:
+                settled.update(Delivery.ACCEPTED)
+                settled.settle()
             self._unsettled.clear()
             if not self._left:
-                event.receiver.close()
                 event.connection.close()
+
+    def on_transport_error(self, event: Any) -> None:
+        raise RuntimeError(f"the connection failed: {event.transport.condition}")
+
+    def on_connection_remote_close(self, event: Any) -> None:
+        if self._left:
+            raise RuntimeError(f"the broker closed the connection: {event.connection.remote_condition}")
+
+    def on_link_remote_close(self, event: Any) -> None:
+        if self._left:
+            raise RuntimeError(f"the broker ended the subscription: {event.link.remote_condition}")
+
+    def _grant(self) -> None:
+        more = PREFETCH - self._granted
+        self._receiver.flow(more)
+        self._granted += more
 
 
 def main() -> None:
