@@ -3,7 +3,7 @@
 ``python -m tests.bench.peers.proton_script QUEUE COUNT DIRECTORY``; the broker is that of ``PEER_HOST`` and so on.
 Prefetch 5,000, and credit for more whenever half of it is used. Every 10,000 messages become a table and a file; then
 they are accepted and settled, which proton puts into few frames. It takes deliveries itself, with one message object
-for all, since the handlers of ``MessagingHandler`` need as much time again.
+for all: with ``MessagingHandler`` it takes 1.4 times the processor time.
 """
 
 from __future__ import annotations
