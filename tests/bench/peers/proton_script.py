@@ -1,7 +1,7 @@
 """A careful consumer with python-qpid-proton and pyarrow, for Broker-J over AMQP 1.0.
 
 ``python -m tests.bench.peers.proton_script QUEUE COUNT DIRECTORY``; the broker is that of ``PEER_HOST`` and so on.
-Prefetch 5,000, and credit for more whenever half of it is used. Every 10,000 messages become a table and a file; then
+Prefetch 5,000, and credit for more whenever half of it is used. Every 2,500 messages become a table and a file; then
 they are accepted and settled, which proton puts into few frames. It takes deliveries itself, with one message object
 for all: with ``MessagingHandler`` it takes 1.4 times the processor time.
 """
@@ -19,7 +19,7 @@ from proton.reactor import Container
 from tests.bench.peers.files import Files, timed
 
 PREFETCH = 5000
-FILE_MESSAGES = 10_000
+FILE_MESSAGES = 2500
 
 
 class Drain(Handler):  # type: ignore[misc]  # proton is not where mypy looks
