@@ -10,9 +10,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from tests.bench.apart import ApartFailed
 from tests.bench.environment import Environment, Result, Sizes
 from tests.support.brokerj import BrokerFailed
+from tests.support.maven import FetchFailed
 from tests.support.prerequisites import PrerequisiteMissing
+from tests.versions.environment import EnvironmentFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,6 +42,11 @@ BENCHMARKS: dict[str, str] = {
     "recovery_s": "bench_recovery",
     "three_frames": "bench_three_frames",
     "box": "bench_box",
+    "peer_ratio": "bench_peer_proton",
+    "peer_jms_ratio": "bench_peer_jms",
+    "kafka_drain_ratio": "bench_kafka_drain",
+    "kafka_latency_ratio": "bench_kafka_latency",
+    "scale": "bench_scale",
 }
 # with BROKER=rabbitmq
 RABBITMQ: dict[str, str] = {
@@ -48,7 +56,7 @@ RABBITMQ: dict[str, str] = {
     "rabbitmq_encode_rate": "bench_rabbitmq_encode",
     "rabbitmq_latency_ratio": "bench_latency",
     "rabbitmq_reader_rss_mixed_mb": "bench_memory_mixed",
-    "rabbitmq_peer_ratio": "bench_peer",
+    "rabbitmq_peer_ratio": "bench_peer_pika",
     "rabbitmq_eo_ratio": "bench_eo_source",
     "rabbitmq_stream_drain_ratio": "bench_stream_drain",
     "rabbitmq_stream_scale": "bench_stream_scale",
@@ -74,6 +82,11 @@ BOUNDS: dict[str, str] = {
     "eo_sink_ratio": ">= 0.8",
     "recovery_s": "<= 3",
     "three_frame_us": "<= 2.2",
+    "peer_ratio": ">= 8",
+    "peer_jms_ratio": ">= 1.5",
+    "kafka_drain_ratio": ">= 0.5",
+    "kafka_latency_ratio": "<= 1.2",
+    "scale": ">= 1000000",
     "box_publish_rate": ">= 40000",
     "box_drain_rate": ">= 40000",
     "box_durable_rate": ">= 10000",
@@ -127,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for name in names:
                 results += run(name, env)
                 write(results, options.output)  # what there is, should the next one fail
-    except (BrokerFailed, PrerequisiteMissing) as error:
+    except (ApartFailed, BrokerFailed, EnvironmentFailed, FetchFailed, PrerequisiteMissing) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     if quick:

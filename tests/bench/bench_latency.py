@@ -59,16 +59,16 @@ def run(env: Environment) -> list[Result]:
 def _amqp(env: Environment) -> list[float]:
     with env.queue() as queue, env.sending(queue) as publish:
         stream = queries.source(env, queue, memory_source.SCHEMA)
-        return _measure(env, stream, publish)
+        return measure(env, stream, publish)
 
 
 def _memory(env: Environment) -> list[float]:
     with memory_source.Feed() as feed:
         stream = env.spark.readStream.format("bench_memory").option("port", str(feed.port)).load()
-        return _measure(env, stream, feed.publish)
+        return measure(env, stream, feed.publish)
 
 
-def _measure(env: Environment, stream: DataFrame, publish: Callable[[bytes], object]) -> list[float]:
+def measure(env: Environment, stream: DataFrame, publish: Callable[[bytes], object]) -> list[float]:
     """Seconds that each message took."""
     seen: dict[bytes, float] = {}
     changed = threading.Condition()

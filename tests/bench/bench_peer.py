@@ -1,6 +1,6 @@
-"""``peer_ratio``: rows/s of a query from a queue into Parquet over those of a careful script with pika.
+"""Rows/s of a query from a queue into Parquet over those of what a user has instead (:mod:`tests.bench.peers`).
 
-Both start with the same full queue and end with an empty one and the rows in files; see :mod:`tests.bench.peer_script`.
+Both start with the same full queue and end with an empty one and the rows in files.
 """
 
 from __future__ import annotations
@@ -10,22 +10,42 @@ import subprocess
 import sys
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.dataset as ds
 
-from tests.bench import peer_script, processor, queries
+from tests.bench import processor, queries
 from tests.bench.bench_drain import BODY_BYTES
 from tests.bench.environment import Result, middle, rounded
+from tests.support.java_source import broker_variables
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from tests.bench.environment import Environment
 
+    Command = Callable[[Environment, str, int, Path], "Program"]
+    """Of a peer, for a queue, a number of messages and an empty directory for the files."""
+
+ROOT = Path(__file__).parents[2]
 WARM_QUERIES = 3
 _TIMEOUT_S = 900
+
+
+@dataclass(frozen=True)
+class Program:
+    """A peer that is ready to be run.
+
+    Attributes:
+        command: with all arguments.
+        variables: further ones of its environment, which has broker and login as ``PEER_HOST`` and so on.
+    """
+
+    command: Sequence[str]
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -37,56 +57,87 @@ class Side:
     broker_s: float
 
 
-def run(env: Environment) -> list[Result]:
-    """Alternate script and query; the ratio is that of the medians."""
+def script(module: str, *arguments: object, path: Path | None = None) -> Program:
+    """A peer in Python.
+
+    Args:
+        module: its name.
+        arguments: of its command line.
+        path: further directory of packages.
+    """
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    return Program(command, {} if path is None else {"PYTHONPATH": str(path)})
+
+
+def compare(env: Environment, name: str, peer: Command) -> list[Result]:
+    """Alternate peer and query; the ratio is that of the medians."""
     count, rounds = env.sizes.messages, env.sizes.rounds
-    script: list[Side] = []
+    peers: list[Side] = []
     query: list[Side] = []
-    with env.queue() as queue, env.progress("peer_ratio", 1 + 2 * rounds) as step:
-        for _ in range(WARM_QUERIES if rounds > 1 else 1):
+    with env.queue() as queue, env.progress(name, 1 + 2 * rounds) as step:
+        for _ in range(warm_drains(env)):
             env.fill(queue, env.sizes.warm_messages, body_bytes=BODY_BYTES)
             run_query(env, queue, env.sizes.warm_messages)
         step("warm")
         for _ in range(rounds):
             env.fill(queue, count, body_bytes=BODY_BYTES)
-            script.append(run_script(env, queue, count))
-            step(f"script {count / script[-1].seconds:,.0f}/s")
+            peers.append(run_peer(env, queue, count, peer))
+            step(f"peer {count / peers[-1].seconds:,.0f}/s")
             env.fill(queue, count, body_bytes=BODY_BYTES)
             query.append(run_query(env, queue, count))
             step(f"query {count / query[-1].seconds:,.0f}/s")
-    script_us, query_us = (middle([side.processor_s for side in sides]) / count * 1e6 for sides in (script, query))
+    peer_us, query_us = (middle([side.processor_s for side in sides]) / count * 1e6 for sides in (peers, query))
+    peer_s, query_s = (middle([side.seconds for side in sides]) for sides in (peers, query))
     return [
         Result(
-            name="peer_ratio",
-            value=middle([side.seconds for side in script]) / middle([side.seconds for side in query]),
+            name=name,
+            value=peer_s / query_s,
             unit="ratio",
             higher_is_better=True,
             detail={
                 "messages": count,
-                "script_s": rounded([side.seconds for side in script]),
+                "rows_per_s": round(count / query_s),
+                "peer_per_s": round(count / peer_s),
+                "peer_s": rounded([side.seconds for side in peers]),
                 "query_s": rounded([side.seconds for side in query]),
-                "script_processor_us_per_message": round(script_us, 2),
+                "peer_processor_us_per_message": round(peer_us, 2),
                 "query_processor_us_per_message": round(query_us, 2),
                 "broker_us_per_message": [
-                    round(middle([side.broker_s for side in sides]) / count * 1e6, 2) for sides in (script, query)
+                    round(middle([side.broker_s for side in sides]) / count * 1e6, 2) for sides in (peers, query)
                 ],
-                "processor_ratio": round(query_us / script_us, 3),
+                "processor_ratio": round(query_us / peer_us, 3),
             },
         )
     ]
 
 
-def run_script(env: Environment, queue: str, count: int) -> Side:
-    """Run the script in a process of its own, and count its rows."""
-    options = env.connect_options
-    host, port = options.hosts[0]
-    directory = _new_directory(env)
-    directory.mkdir()
-    command = [sys.executable, peer_script.__file__, host, str(port), options.virtual_host or "/"]
-    command += [str(options.username), str(options.password), queue, str(count), str(directory)]
+def warm_drains(env: Environment) -> int:
+    """How many queues of ``warm_messages`` are drained before anything counts."""
+    return WARM_QUERIES if env.sizes.rounds > 1 else 1
+
+
+def run_peer(env: Environment, queue: str, count: int, peer: Command) -> Side:
+    """Run the peer in a process of its own, and count its rows.
+
+    Raises:
+        RuntimeError: it failed, or did not write every message; the text has the end of what it said.
+    """
+    directory = new_directory(env)
+    program = peer(env, queue, count, directory)
     broker: list[float] = []
     with processor.of_broker(env, broker):
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=_TIMEOUT_S)
+        done = subprocess.run(
+            program.command,
+            cwd=ROOT,
+            env=_broker(env) | dict(program.variables),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    if done.returncode != 0:
+        raise RuntimeError(f"the peer ended with exit code {done.returncode}:\n{done.stderr[-3000:]}")
     found = json.loads(done.stdout)
     _check(env, queue, directory, count)
     return Side(found["seconds"], found["processor_s"], broker[0])
@@ -94,7 +145,7 @@ def run_script(env: Environment, queue: str, count: int) -> Side:
 
 def run_query(env: Environment, queue: str, count: int) -> Side:
     """Run an AvailableNow query into Parquet, and count its rows; the clock starts with its first micro-batch."""
-    directory = _new_directory(env)
+    directory = new_directory(env)
     writer = queries.source(env, queue).writeStream.format("parquet").option("path", str(directory))
     broker: list[float] = []
     with processor.of_broker(env, broker), processor.Watch() as watch:
@@ -104,11 +155,26 @@ def run_query(env: Environment, queue: str, count: int) -> Side:
     first = datetime.fromisoformat(queries.progress(query)[0]["timestamp"]).timestamp()
     spent = watch.since(first)
     _check(env, queue, directory, count)
-    return Side(end - first, spent.reader + spent.workers + spent.jvm, broker[0])
+    return Side(end - first, spent.total, broker[0])
 
 
-def _new_directory(env: Environment) -> Path:
-    return Path(env.directory) / f"parquet-{uuid.uuid4().hex[:8]}"
+def _broker(env: Environment) -> dict[str, str]:
+    options = env.connect_options
+    host, port = options.hosts[0]
+    return broker_variables(
+        host=host,
+        port=port,
+        vhost=options.virtual_host or "/",
+        username=env.broker.username,
+        password=env.broker.password,
+    )
+
+
+def new_directory(env: Environment) -> Path:
+    """An empty directory."""
+    directory = env.directory / f"parquet-{uuid.uuid4().hex[:8]}"
+    directory.mkdir()
+    return directory
 
 
 def _check(env: Environment, queue: str, directory: Path, count: int) -> None:

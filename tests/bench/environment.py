@@ -30,7 +30,7 @@ from tests.support.brokerj import BrokerConfig, BrokerJ
 from tests.support.external import ExternalBroker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
@@ -110,6 +110,7 @@ class Environment:
         sizes: how much is done.
         given_broker: to use instead of the one of ``AMQP_URL``, or of one of our own.
         given_spark: to use instead of a session of our own.
+        spark_settings: further ones of a session of our own.
         quiet: no progress.
         warms: whether the broker is filled and emptied a few times first, as one needs that compiles itself.
     """
@@ -117,6 +118,7 @@ class Environment:
     sizes: Sizes = field(default_factory=Sizes)
     given_broker: Broker | None = None
     given_spark: SparkSession | None = None
+    spark_settings: Mapping[str, str] = field(default_factory=dict)
     quiet: bool = False
     warms: bool = True
     _stack: ExitStack = field(default_factory=ExitStack, repr=False)
@@ -150,7 +152,16 @@ class Environment:
         external = ExternalBroker.from_environment()
         if external is not None:
             return nullcontext(external)
-        return BrokerJ(BrokerConfig(heap=HEAP, direct=DIRECT, durable=False, long_lived=True))
+        return BrokerJ(
+            BrokerConfig(
+                heap=HEAP,
+                direct=DIRECT,
+                durable=False,
+                long_lived=True,
+                protocols=("AMQP_0_10", "AMQP_1_0"),  # the second, and PLAIN, for the script of peer_ratio
+                listeners=("plain",),
+            )
+        )
 
     @property
     def connect_options(self) -> ConnectOptions:
@@ -287,6 +298,7 @@ class Environment:
                 .config("spark.sql.session.timeZone", "UTC")
                 .config("spark.sql.warehouse.dir", str(self.directory / "warehouse"))
                 .config("spark.log.level", "ERROR")
+                .config(map=dict(self.spark_settings))
                 .getOrCreate()
             )
             self._stack.callback(session.stop)

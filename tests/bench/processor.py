@@ -12,6 +12,7 @@ import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from tests.bench.environment import Environment
 
@@ -29,12 +30,21 @@ def counted(env: Environment, spent: list[dict[str, float]]) -> Iterator[None]:
     spent.append({name: round(after[name] - before[name], 2) for name in after})
 
 
-@contextmanager
-def of_broker(env: Environment, spent: list[float]) -> Iterator[None]:
+def of_broker(env: Environment, spent: list[float]) -> AbstractContextManager[None]:
     """Append the seconds of processor time that the broker took meanwhile; 0 if it is not on this machine."""
-    before = _now(env).get("broker", 0.0)
+    return of_process(getattr(env.broker, "pid", None), spent)
+
+
+@contextmanager
+def of_process(pid: int | None, spent: list[float]) -> Iterator[None]:
+    """Append the seconds of processor time that a process and its children took meanwhile; 0 without one."""
+
+    def now() -> float:
+        return 0.0 if pid is None else _of_tree(psutil.Process(pid), without=None)
+
+    before = now()
     yield
-    spent.append(_now(env).get("broker", 0.0) - before)
+    spent.append(now() - before)
 
 
 def _now(env: Environment) -> dict[str, float]:
@@ -60,18 +70,36 @@ def _of_tree(process: psutil.Process, *, without: int | None) -> float:
 
 READER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 """In the command line of reader processes."""
-_ROLES: Final = {READER: "reader", "pyspark.worker": "workers", "org.apache.spark.deploy.SparkSubmit": "jvm"}
+_ROLES: Final = {
+    READER: "reader",
+    "pyspark.worker": "workers",
+    "org.apache.spark.deploy.SparkSubmit": "jvm",
+    "org.apache.spark.executor.CoarseGrainedExecutorBackend": "executors",
+}
 _EVERY_S: Final = 0.02
 _SEARCH_EVERY: Final = 5
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds of processor time, user and system together, of the processes that work on a query."""
+    """Seconds of processor time, user and system together, of the processes that work on a query.
+
+    Attributes:
+        reader: of the reader process.
+        workers: of the Python workers of executors.
+        jvm: of the driver's JVM, which is the executor, too, in local mode.
+        executors: of the JVMs of executors in processes of their own.
+    """
 
     reader: float
     workers: float
     jvm: float
+    executors: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All together."""
+        return self.reader + self.workers + self.jvm + self.executors
 
 
 class Watch:
@@ -101,7 +129,7 @@ class Watch:
         """Return the time spent after ``moment``, in seconds since 1970."""
         begin = [spent for at, spent in self._looks if at <= moment][-1]
         end = self._looks[-1][1]
-        return Spent(end.reader - begin.reader, end.workers - begin.workers, end.jvm - begin.jvm)
+        return Spent(**{role: getattr(end, role) - getattr(begin, role) for role in _ROLES.values()})
 
     def _run(self) -> None:
         looks = 0

@@ -76,6 +76,19 @@ def drain(
     """
     stream = source(env, queue, schema, **(options or {})).writeStream
     stream = stream.format("noop") if to is None else stream.format("amqp").options(**to)
+    found = run_out(env, stream, expected)
+    left = env.depth(queue) if removes else 0
+    if left:
+        raise RuntimeError(f"the query left {left} messages on the broker")
+    return found
+
+
+def run_out(env: Environment, stream: DataStreamWriter, expected: int) -> Drained:
+    """Run an AvailableNow query of any source to its end.
+
+    Raises:
+        RuntimeError: it did not read ``expected`` rows.
+    """
     writer = stream.option("checkpointLocation", env.checkpoint())
     # No progress event is dropped from recentProgress before this many.
     env.spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "10000")
@@ -89,9 +102,6 @@ def drain(
     rows = sum(event["numInputRows"] for event in with_rows)
     if rows != expected:
         raise RuntimeError(f"the query read {rows} rows instead of {expected}")
-    left = env.depth(queue) if removes else 0
-    if left:
-        raise RuntimeError(f"the query left {left} messages on the broker")
     durations: dict[str, int] = {}
     for event in events:
         for name, value in event["durationMs"].items():

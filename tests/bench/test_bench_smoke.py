@@ -13,7 +13,7 @@ from amqp_core.v0_10 import spec
 from amqp_spark.arrow.encode import FrameFormat, MessagePlan, TaskId
 from amqp_spark.options import SinkOptions
 from tests.bench import __main__ as bench
-from tests.bench import bench_box, bench_encode, preload, rawpublish
+from tests.bench import bench_box, bench_encode, bench_scale, preload, rawpublish
 from tests.bench.environment import Environment, Sizes
 from tests.bench.rabbitmq import RabbitMQEnvironment
 
@@ -43,7 +43,16 @@ UNITS = {
     "eo_source_ratio": ("ratio", True),
     "eo_sink_ratio": ("ratio", True),
     "recovery_s": ("s", False),
+    "peer_jms_ratio": ("ratio", True),
 }
+# Those with a broker of their own, which need what make test does not fetch, or another Spark.
+OWN_UNITS = {
+    "peer_ratio": ("ratio", True),
+    "scale": ("rows/s", True),
+    "kafka_drain_ratio": ("ratio", True),
+    "kafka_latency_ratio": ("ratio", False),
+}
+SEPARATE = ("three_frames", "box")
 
 RABBITMQ_UNITS = {
     "rabbitmq_quorum_drain_ratio": ("ratio", True),
@@ -65,7 +74,7 @@ def env(broker: Broker, spark: SparkSession) -> Iterator[Environment]:
 
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.sampled("name", every=14)
+@pytest.mark.sampled("name", every=15)
 @pytest.mark.parametrize("name", UNITS)
 def test_a_benchmark_runs(env: Environment, name: str, tmp_path: Path) -> None:
     results = bench.run(name, env)
@@ -77,6 +86,34 @@ def test_a_benchmark_runs(env: Environment, name: str, tmp_path: Path) -> None:
     assert name in bench.table(results)
     if name == "reader_rss_mb":
         assert found["detail"]["bufferBytes"] == 128 << 20
+
+
+@pytest.mark.thorough
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.timeout(1800)  # the first with Kafka makes an environment with another Spark
+@pytest.mark.parametrize("name", OWN_UNITS)
+def test_a_benchmark_with_a_broker_of_its_own_runs(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.delenv("AMQP_URL", raising=False)
+    with Environment(sizes=Sizes.quick(), given_spark=spark, quiet=True) as env:
+        (found,) = bench.run(name, env)
+    assert (found["name"], found["unit"], found["higher_is_better"]) == (name, *OWN_UNITS[name])
+    assert found["value"] > 0
+    assert name in bench.BOUNDS
+
+
+def test_every_benchmark_has_a_test() -> None:
+    tested = {*UNITS, *OWN_UNITS, *SEPARATE, *bench.ALONE}
+    assert tested >= bench.BENCHMARKS.keys()
+
+
+def test_more_cores_help_until_the_reader_fills_one() -> None:
+    row = bench_scale.Row(rows_per_s=1.0, parts_us={"reader": 0.5, "workers": 1.0, "jvms": 2.5}, broker_us=9.0)
+    assert row.bound(1) == 250_000
+    assert row.bound(4) == 1_000_000
+    assert row.bound(32) == row.reader_rows_per_s == 2_000_000
 
 
 @pytest.mark.broker

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.support import jvm
 from tests.support.prerequisites import require_java
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
 
 
-def java_command(source: Path, jars: Path, *arguments: str, heap: str = "256m") -> list[str]:
-    """The command that compiles and runs a source file with the jars of a directory.
+def java_command(
+    source: Path,
+    jars: Path | Sequence[Path],
+    *arguments: str,
+    heap: str = "256m",
+    options: Sequence[str] = jvm.SHORT_LIVED,
+) -> list[str]:
+    """The command that compiles and runs a source file.
+
+    Args:
+        source: the file.
+        jars: a directory of jars, or several; of a class that several have, the first one's counts.
+        arguments: of the program.
+        heap: of the virtual machine, as for ``-Xmx``.
+        options: further ones of the virtual machine.
 
     Raises:
         PrerequisiteMissing: no Java.
@@ -21,10 +35,10 @@ def java_command(source: Path, jars: Path, *arguments: str, heap: str = "256m") 
     return [
         require_java(),
         f"-Xmx{heap}",
-        *jvm.SHORT_LIVED,
+        *options,
         "-Dfile.encoding=UTF-8",  # of the source file; Java 17 takes the locale's
         "-cp",
-        f"{jars}/*",
+        os.pathsep.join(f"{directory}/*" for directory in ([jars] if isinstance(jars, Path) else jars)),
         str(source),
         *arguments,
     ]

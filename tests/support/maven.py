@@ -20,11 +20,21 @@ from typing import TYPE_CHECKING
 from tests.support.prerequisites import require_java, require_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 # Pinned: the version that a bare prefix resolves to differs between Maven releases, and old ones ignore options.
 DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 FETCH_TIMEOUT_S = 900
+_POM = """<?xml version="1.0" encoding="UTF-8"?>
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  {of}
+  <packaging>{packaging}</packaging>
+  <dependencies>
+    {dependencies}
+  </dependencies>
+</project>
+"""
 
 
 class FetchFailed(RuntimeError):
@@ -113,6 +123,26 @@ def fetch_archive(coordinates: str, file_name: str, sha256: str, into: Path) -> 
             )
         with tarfile.open(archive) as tar:
             tar.extractall(into, filter="data")
+
+
+def pom(of: str, needs: Iterable[str], packaging: str = "jar") -> str:
+    """Return a project that has dependencies and nothing else; packages are ``group:artifact:version``."""
+    dependencies = "".join(f"<dependency>{_elements(need)}</dependency>" for need in sorted(needs))
+    return _POM.format(of=_elements(of), packaging=packaging, dependencies=dependencies)
+
+
+def _elements(package: str) -> str:
+    names = ("groupId", "artifactId", "version")
+    return "".join(f"<{name}>{value}</{name}>" for name, value in zip(names, package.split(":"), strict=True))
+
+
+@contextlib.contextmanager
+def written_pom(needs: Iterable[str]) -> Iterator[Path]:
+    """Give the file of a project that needs packages."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "pom.xml"
+        path.write_text(pom("amqp-spark.tests:packages:1", needs, packaging="pom"), encoding="utf-8")
+        yield path
 
 
 def fetch_dependencies(pom: Path, into: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tests.support import brokerj, javapeer, rabbitmq_install, spark_packages
+from tests.support import brokerj, javapeer, kafka, proton, rabbitmq_install, spark_packages
 from tests.support.choice import all_cases, in_ci
 from tests.support.maven import FetchFailed, cache_root
 from tests.support.peers_0_9 import java_peer
@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
 def main() -> int:
     """Fill the cache; return the exit code."""
-    packages = [spark_packages.coordinates(name) for name in ("delta.sh", "iceberg.sh")] if all_cases() else []
+    packages: list[str] = []
+    only_all: list[tuple[str, Callable[[], bool], Callable[[], object]]] = []
+    if all_cases():
+        packages = [*(spark_packages.coordinates(name) for name in ("delta.sh", "iceberg.sh")), kafka.SPARK_SOURCE]
+        only_all = [
+            (f"Kafka {kafka.VERSION}", kafka.is_fetched, kafka.jars),
+            ("python-qpid-proton", proton.is_installed, proton.directory),
+        ]
     needed: list[tuple[str, Callable[[], bool], Callable[[], object]]] = [
         (f"Broker-J {brokerj.VERSION}", brokerj.is_fetched, brokerj.distribution),
         ("the Java JMS client", javapeer.is_fetched, javapeer.jars),
@@ -27,6 +34,7 @@ def main() -> int:
             (package, partial(spark_packages.is_fetched, package), partial(spark_packages.repository, package))
             for package in packages
         ),
+        *only_all,
     ]
     for name, fetched, fetch in needed:
         if not fetched():

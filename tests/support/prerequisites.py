@@ -21,11 +21,20 @@ MIN_JAVA = 17
 
 # Package manager -> (install command, packages). A JDK, not a JRE: one test peer is run from its Java source.
 _INSTALL = {
-    "apt-get": ("sudo apt-get install -y", {"java": "openjdk-17-jdk-headless", "mvn": "maven", "openssl": "openssl"}),
-    "dnf": ("sudo dnf install -y", {"java": "java-17-openjdk-devel", "mvn": "maven", "openssl": "openssl"}),
-    "apk": ("sudo apk add", {"java": "openjdk17-jdk", "mvn": "maven", "openssl": "openssl"}),
-    "pacman": ("sudo pacman -S", {"java": "jdk17-openjdk", "mvn": "maven", "openssl": "openssl"}),
-    "brew": ("brew install", {"java": "openjdk@17", "mvn": "maven", "openssl": "openssl"}),
+    "apt-get": (
+        "sudo apt-get install -y",
+        {"java": "openjdk-17-jdk-headless", "mvn": "maven", "openssl": "openssl", "cc": "gcc python3-dev"},
+    ),
+    "dnf": (
+        "sudo dnf install -y",
+        {"java": "java-17-openjdk-devel", "mvn": "maven", "openssl": "openssl", "cc": "gcc python3-devel"},
+    ),
+    "apk": (
+        "sudo apk add",
+        {"java": "openjdk17-jdk", "mvn": "maven", "openssl": "openssl", "cc": "build-base python3-dev"},
+    ),
+    "pacman": ("sudo pacman -S", {"java": "jdk17-openjdk", "mvn": "maven", "openssl": "openssl", "cc": "gcc"}),
+    "brew": ("brew install", {"java": "openjdk@17", "mvn": "maven", "openssl": "openssl", "cc": "gcc"}),
 }
 
 

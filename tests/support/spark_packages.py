@@ -7,26 +7,14 @@ that name no dependencies, except that of the package, which names all.
 from __future__ import annotations
 
 import re
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.support.jobs import ROOT
-from tests.support.maven import cache_root, cached_directory, fetch_repository
+from tests.support.maven import cache_root, cached_directory, fetch_repository, pom, written_pom
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from pathlib import Path
 
-_POM = """<?xml version="1.0" encoding="UTF-8"?>
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  {of}
-  <packaging>{packaging}</packaging>
-  <dependencies>
-    {dependencies}
-  </dependencies>
-</project>
-"""
 _IVY = """<ivysettings>
   <settings defaultResolver="cache"/>
   <resolvers><ibiblio name="cache" m2compatible="true" root="{}/"/></resolvers>
@@ -49,16 +37,19 @@ def repository(package: str) -> Path:
     """Return a Maven repository with the package and what it depends on, fetching them on first use."""
 
     def fill(directory: Path) -> None:
-        with tempfile.TemporaryDirectory() as name:
-            pom = Path(name) / "pom.xml"
-            pom.write_text(_pom("amqp-spark.tests:packages:1", [package], packaging="pom"), encoding="utf-8")
-            fetch_repository(pom, directory)
+        with written_pom([package]) as needing:
+            fetch_repository(needing, directory)
         jars = {_coordinates_of(jar, directory): jar for jar in directory.rglob("*.jar")}
         for each, jar in jars.items():
             needs = jars.keys() - {package} if each == package else ()
-            jar.with_suffix(".pom").write_text(_pom(each, needs), encoding="utf-8")
+            jar.with_suffix(".pom").write_text(pom(each, needs), encoding="utf-8")
 
     return cached_directory(_name(package), fill)
+
+
+def jars(package: str) -> list[Path]:
+    """Return the package's jar and those that it depends on, for ``spark.jars``, fetching them on first use."""
+    return sorted(repository(package).rglob("*.jar"))
 
 
 def ivy_settings(package: str, directory: Path) -> dict[str, str]:
@@ -71,16 +62,6 @@ def ivy_settings(package: str, directory: Path) -> dict[str, str]:
 def _coordinates_of(jar: Path, root: Path) -> str:
     *group, artifact, version, _ = jar.relative_to(root).parts
     return f"{'.'.join(group)}:{artifact}:{version}"
-
-
-def _pom(of: str, needs: Iterable[str], packaging: str = "jar") -> str:
-    dependencies = "".join(f"<dependency>{_elements(need)}</dependency>" for need in sorted(needs))
-    return _POM.format(of=_elements(of), packaging=packaging, dependencies=dependencies)
-
-
-def _elements(package: str) -> str:
-    names = ("groupId", "artifactId", "version")
-    return "".join(f"<{name}>{value}</{name}>" for name, value in zip(names, package.split(":"), strict=True))
 
 
 def _name(package: str) -> str:

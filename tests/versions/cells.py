@@ -19,6 +19,11 @@ class Cell(NamedTuple):
     spark: str
     python: str
 
+    @property
+    def requirement(self) -> str:
+        """What pip is asked for."""
+        return f"pyspark[connect]=={self.spark}.*"
+
     def __str__(self) -> str:
         return f"Spark {self.spark} on Python {self.python}"
 

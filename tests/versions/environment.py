@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.versions.cells import Cell
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 _COPIED: Final = ("tests", "jobs")
 _PACKAGES: Final = ("amqp_core", "amqp_spark", "pyspark_amqp")
@@ -92,11 +90,11 @@ def copy_tests(directory: Path) -> Path:
     return directory
 
 
-def make(cell: Cell, interpreter: Path, wheel: Path, tree: Path, directory: Path) -> Environment:
+def make(spark: str, interpreter: Path, wheel: Path, tree: Path, directory: Path) -> Environment:
     """Make a new environment, and check that it has the wheel and not the source tree.
 
     Args:
-        cell: decides which Spark.
+        spark: what pip is asked for, such as ``pyspark==4.2.0``.
         interpreter: the Python to use.
         wheel: of the package.
         tree: the working directory of the tests.
@@ -109,7 +107,7 @@ def make(cell: Cell, interpreter: Path, wheel: Path, tree: Path, directory: Path
     _run([str(interpreter), "-m", "venv", "--without-pip", str(directory)], "venv")
     # The pip of this environment reads dependency groups; that of a new one may be too old.
     pip = [sys.executable, "-m", "pip", "--python", str(_interpreter(directory)), "install", "--quiet"]
-    wanted = [str(wheel), f"pyspark[connect]=={cell.spark}.*", "--group", f"{ROOT / _PROJECT}:test"]
+    wanted = [str(wheel), spark, "--group", f"{ROOT / _PROJECT}:test"]
     _run([*pip, "--disable-pip-version-check", *wanted], "pip install")
     probe = [str(_interpreter(directory)), "-c", _PROBE % (_PACKAGES,)]
     found = json.loads(_run(probe, "the import of the package", cwd=tree, env=_variables(directory)))
