@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 BRIEF: Final = (
-    # Installation: Spark finds format("amqp") in a directory that has nothing; jobs run in a process of their own.
+    # Installation: Spark finds format("amqp") in a directory that has nothing.
     "tests/broker/test_registration.py",
-    "tests/broker/test_ingest_job.py",
     # Executors are JVMs of their own, that start workers, and pull batches.
     "tests/broker/test_local_cluster.py",
     # Interface to Spark: readers, offsets and batches as Spark calls them, types of columns in both directions.
@@ -22,18 +21,15 @@ BRIEF: Final = (
     "tests/spark/test_columns_in_spark.py",
     "tests/spark/test_encoding_values_in_spark.py",
     "tests/spark/test_functions.py",
-    # Source: streams of both protocols, and streams of RabbitMQ by offsets.
-    "tests/broker/test_log_reader.py",
+    # Source: streams of both protocols.
     "tests/broker/test_stream_reading.py",
     "tests/broker/test_source_0_9.py",
     # Sink: streams, batches and foreachBatch of both protocols, and each type of Spark.
     "tests/broker/test_sink_basic.py",
     "tests/broker/test_sink_types.py",
-    "tests/broker/test_sink_roundtrip.py",
     "tests/broker/test_sink_0_9.py",
-    # Exactly-once: transactions, spool, recognised redelivery.
+    # Exactly-once: transactions, recognised redelivery.
     "tests/broker/test_exactly_once_source.py",
-    "tests/broker/test_exactly_once_spool.py",
     "tests/broker/test_exactly_once_quorum.py",
     "tests/broker/test_exactly_once_sink.py",
     # Events and progress of queries, as this Spark reports them; the look at its session and workers.
