@@ -157,6 +157,7 @@ def test_our_publisher_waits_until_there_is_room(
     assert [body[0] for body in found] == [body[0] for body in bodies]
 
 
+@pytest.mark.sampled("kind", every=2)
 @BOTH
 def test_our_publisher_gives_up_in_time(
     broker: Broker, connect: Callable[[type[Client]], Any], kind: type[Client]

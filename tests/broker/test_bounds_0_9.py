@@ -114,6 +114,7 @@ def test_held_bytes_stay_within_the_bound_that_the_documents_name(
             place.close(*queues)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("server", "size", "count"),
     [

@@ -225,6 +225,7 @@ def test_a_property_that_0_10_lacks_ends_the_job_or_is_left_out(
     assert (message.body, message.properties.app_id, message.properties.message_id) == (b"a", b"app", None)
 
 
+@pytest.mark.thorough
 def test_a_property_that_0_9_1_lacks_ends_the_job_or_is_left_out(
     route: Route, bridges: Bridges, connect: Connect, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,6 +268,7 @@ def stream(
         query.stop()
 
 
+@pytest.mark.thorough
 @needs("is_broker_j")
 def test_a_query_with_variant_headers_keeps_every_property_there_and_back(
     route: Route, spark: SparkSession, tmp_path: Path

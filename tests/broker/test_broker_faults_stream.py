@@ -271,6 +271,7 @@ def test_a_broker_killed_under_available_now(
     assert depth(connect("durable", ours), "killed") == 0
 
 
+@pytest.mark.thorough
 def test_a_broker_that_freezes_and_goes_on(
     spark: SparkSession, own_broker: OwnBroker, connect: Connect, tmp_path: Path
 ) -> None:

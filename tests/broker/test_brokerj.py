@@ -57,6 +57,7 @@ def test_each_listener_offers_its_mechanisms(own_broker: OwnBroker) -> None:
     assert broker.url("durable", listener="tls") == f"amqps://127.0.0.1:{broker.ports['tls']}/durable"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_restart_keeps_port_and_work_directory(own_broker: OwnBroker, kill: bool) -> None:
     broker = own_broker()

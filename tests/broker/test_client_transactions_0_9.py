@@ -273,6 +273,7 @@ def test_both_protocols_of_broker_j_share_locks(brokerj_0_9: BrokerJ) -> None:
             other.declare_lock(name)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled("run", every=3)
 @pytest.mark.parametrize("run", range(3))
 def test_a_broker_j_killed_in_a_commit_has_all_or_nothing(own_broker: OwnBroker, run: int) -> None:

@@ -68,6 +68,7 @@ def test_each_node_has_a_replica(cluster: RabbitMQCluster, queue_type: str) -> N
         assert len(cluster.online(place.queue)) == NODES
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=() if kind == "exactly-once" else pytest.mark.thorough) for kind in KINDS]
 )
@@ -129,6 +130,7 @@ def test_a_node_stays_down_while_an_acknowledgement_is_in_doubt(cluster: RabbitM
         check(query, query.finish())
 
 
+@pytest.mark.thorough
 def test_a_stream_is_read_where_it_has_a_replica(cluster: RabbitMQCluster) -> None:
     place = Streams(cluster.url(), cluster.username, cluster.password)
     place.declare(x_initial_cluster_size=1)

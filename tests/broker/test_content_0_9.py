@@ -109,6 +109,7 @@ def test_every_row_comes_back_as_it_was_written(
     wait_until(lambda: place.count(queue) == 0, "the queue to be empty")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("server", "kind", "mebibytes"),
     [

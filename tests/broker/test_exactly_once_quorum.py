@@ -227,6 +227,7 @@ def test_a_consumer_that_comes_later_is_noticed(
         wait_until(noticed, "it is noticed")
 
 
+@pytest.mark.thorough
 def test_two_queries_with_one_consumer_id(consumer: Consumer) -> None:
     consumer.publish(numbers(10))
     consumer.driver().rows(10)

@@ -175,6 +175,7 @@ def fails_at(stream: Stream, batch: int, seen: list[Row]) -> Callable[[DataFrame
     return each
 
 
+@pytest.mark.sampled("protocol", every=2)
 def test_a_batch_that_failed_is_the_same_after_a_restart(
     stream: Stream, consumer: Consumer, durable_queue: str
 ) -> None:

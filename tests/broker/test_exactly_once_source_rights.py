@@ -23,6 +23,7 @@ CONSUMER_ID = "orders to archive"
 
 
 @pytest.mark.sampled("rule", every=3)
+@pytest.mark.sampled("protocol", every=2)
 @pytest.mark.parametrize("protocol", ["0-10", "0-9-1"])
 @pytest.mark.parametrize(
     ("rule", "what"),

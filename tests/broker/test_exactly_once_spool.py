@@ -427,6 +427,7 @@ def test_two_consumers_cannot_share_a_spool(case: Case, place: Place, tmp_path: 
     other.forget()
 
 
+@pytest.mark.thorough
 def test_a_place_that_cannot_be_a_spool(case: Case, object_store: ObjectStore, local: LocalPlace) -> None:
     case.publish(0, FIRST)
     (local.directory.parent / "file").write_text("mine")

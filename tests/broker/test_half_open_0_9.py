@@ -81,6 +81,7 @@ def test_the_sink_sends_again_what_is_not_confirmed(rabbitmq: RabbitMQNode, prox
         assert set(place.bodies(queue, count)) == set(range(200))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [pytest.param("classic", marks=pytest.mark.thorough), "quorum"])
 def test_a_task_of_the_sink_goes_on_with_a_node_that_was_frozen(rabbitmq_private: RabbitMQNode, kind: Kind) -> None:
     node = rabbitmq_private

@@ -43,6 +43,7 @@ def test_json(ingest: list[str], connect: Connect, queue: str, tmp_path: Path) -
     assert left(connect, queue) == 0
 
 
+@pytest.mark.thorough
 def test_console(ingest: list[str], connect: Connect, queue: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert load("ingest").main([*ingest, "--format", "console"]) == 0
     assert "20 rows in 1 batch" in capfd.readouterr().out  # the rows themselves are printed by the JVM

@@ -504,7 +504,7 @@ def test_a_range_is_read_on_after_a_lost_connection(streams: Streams, monkeypatc
 
     (part,) = AmqpLogBatchReader(streams.options(), streams.plan(), connector=connect).partitions()
     monkeypatch.setattr("amqp_spark.arrow.decode.plan.MOST_ROWS", 100)
-    monkeypatch.setattr("amqp_spark.arrow.decode.plan._GATHER", 1)
+    monkeypatch.setattr("amqp_spark.arrow.columns.gathering._TOGETHER", 1)
     reader = range_reader.RangeReader(part, streams.options(), streams.plan(), connected)
     rows: list[int | None] = []
     for batch in reader.batches():

@@ -214,6 +214,7 @@ def test_a_killed_worker_is_replaced_and_reads_the_same_rows(
         replayed(driver, each, {streams.queue: numbers(MESSAGES)})
 
 
+@pytest.mark.thorough
 def test_the_node_is_killed_while_tasks_read_and_offsets_are_planned(
     rabbitmq_private: RabbitMQNode, query: Callable[..., Query], driver: QueryProcess, points: CrashPoints
 ) -> None:

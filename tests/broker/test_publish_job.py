@@ -220,6 +220,7 @@ def test_spark_submit_needs_no_installation(
     assert sorted(int(message.body) for message in received(connect(), queue)) == list(range(500))
 
 
+@pytest.mark.thorough
 def test_a_file_of_a_drained_queue_can_be_published_again(
     publish: Here, broker: Broker, connect: Connect, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

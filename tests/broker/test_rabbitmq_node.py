@@ -74,6 +74,7 @@ def durable_queue_of(rabbitmq_private: RabbitMQNode) -> Iterator[tuple[RabbitMQN
     cleaner.connection.close()
 
 
+@pytest.mark.sampled("kill", every=2)
 @pytest.mark.parametrize("kill", [False, True])
 def test_restart_keeps_ports_and_messages(durable_queue_of: tuple[RabbitMQNode, str], kill: bool) -> None:
     node, queue = durable_queue_of
@@ -165,6 +166,7 @@ def test_a_memory_alarm_blocks_publishers_until_it_is_cleared(rabbitmq_private: 
     sender.connection.close()
 
 
+@pytest.mark.thorough
 def test_a_port_in_use_is_an_error_with_the_log(free_port: int) -> None:
     with socket.create_server(("127.0.0.1", free_port)):
         node = RabbitMQNode(RabbitMQConfig(port=free_port))

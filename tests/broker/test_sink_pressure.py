@@ -151,6 +151,7 @@ def test_a_queue_that_is_full_and_rejects_fails_the_write(
     assert taken(client, queue) == dict.fromkeys(range(LIMIT), 1)
 
 
+@pytest.mark.thorough
 @needs("stops_producers")
 def test_a_queue_that_is_full_for_a_while_takes_everything_in_the_end(
     spark: SparkSession, broker: Broker, connect: Connect, fresh_names: Iterator[str]

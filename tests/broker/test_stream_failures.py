@@ -204,6 +204,7 @@ def test_a_broker_that_restarts_under_the_stream_loses_nothing(
     assert all(counts[body] == 1 for body in numbers(100, 200))
 
 
+@pytest.mark.thorough
 def test_a_broker_that_freezes_is_left_for_the_next_host(
     spark: SparkSession, own_broker: OwnBroker, connect: Connect, tmp_path: Path
 ) -> None:
