@@ -88,12 +88,14 @@ docs: .venv/.docs-done
 	.venv/bin/zensical build --strict
 	@echo 'docs: build/site/index.html'
 
-# One more try for what a loaded machine breaks; the summary lists each (tests/README.md).
-RERUNS = $(if $(AMQP_TEST_ALL),,--reruns=1)
+# One more try for what a loaded machine breaks, alone (tests/README.md); only where tests failed and all ran (exit code 1).
+AGAIN = [ $$? -eq 1 ] && echo 'make test: what failed runs once more. Each is a defect: tests/README.md' && \
+  $(PY) -m pytest --last-failed --last-failed-no-failures=none $(ARGS)
 
 test: $(STAMP) | prerequisites
 	@$(MAKE) --no-print-directory --jobs=2 lint prepare
-	$(PY) -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=15 $(RERUNS) $(ARGS)
+	$(PY) -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=15 $(ARGS) \
+	  $(if $(AMQP_TEST_ALL),,|| { $(AGAIN); })
 
 prepare: $(STAMP) | prerequisites
 	@$(PY) -m tests.support.prefetch
