@@ -21,7 +21,7 @@ class Cell(NamedTuple):
 
     @property
     def requirement(self) -> str:
-        """What pip is asked for."""
+        """The requirement for pip that installs this Spark."""
         return f"pyspark[connect]=={self.spark}.*"
 
     def __str__(self) -> str:

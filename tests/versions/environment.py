@@ -94,7 +94,7 @@ def make(spark: str, interpreter: Path, wheel: Path, tree: Path, directory: Path
     """Make a new environment, and check that it has the wheel and not the source tree.
 
     Args:
-        spark: what pip is asked for, such as ``pyspark==4.2.0``.
+        spark: the requirement for pip that installs Spark, such as ``pyspark==4.2.0``.
         interpreter: the Python to use.
         wheel: of the package.
         tree: the working directory of the tests.

@@ -22,7 +22,10 @@ _spare: Final[list[bytearray]] = []  # the memory of this process for them, unle
 
 
 def gathered(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """Join small chunks of the same protocol; each result is valid until the next one is asked for."""
+    """Join small chunks of the same protocol.
+
+    The next step of the iterator overwrites the bytes of the chunk before: copy what you keep.
+    """
     room = _room()
     try:
         group: list[Chunk] = []
