@@ -21,6 +21,7 @@ from tests.support.broker_process import started
 from tests.support.brokerj import BrokerConfig, BrokerJ
 from tests.support.choice import all_cases, examples
 from tests.support.external import ExternalBroker
+from tests.support.order import Kind, in_turn
 from tests.support.rabbitmq import OLD, RabbitMQConfig, RabbitMQNode
 from tests.support.rabbitmq_needed import put_together, start_or_skip
 
@@ -252,18 +253,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Modules that take long first: beside the last of them others still have what they can run."""
     _leave_out(config, items)
-
-    def weight(item: pytest.Item) -> tuple[bool, bool, bool]:
-        limit = item.get_closest_marker("timeout")
-        long = limit is not None and [*limit.args, *limit.kwargs.values()][0] > 300
-        return long, item.get_closest_marker("spark") is not None, item.get_closest_marker("broker") is not None
-
-    weights: dict[Path, tuple[bool, bool, bool]] = {}
+    kinds: dict[Path, Kind] = {}
     for item in items:
-        weights[item.path] = max(weights.get(item.path, weight(item)), weight(item))
-    items.sort(key=lambda item: weights[item.path], reverse=True)  # keeps the order of equals
+        kinds[item.path] = min(kinds.get(item.path, Kind.SMALL), Kind.of(item))
+    places = in_turn(kinds)
+    items.sort(key=lambda item: places[item.path])  # keeps the order within a module
 
 
 @pytest.hookimpl(wrapper=True)

@@ -164,6 +164,7 @@ def with_types(value: Any) -> Any:
     return list(map(with_types, value)) if isinstance(value, list) else (type(value), value)
 
 
+@pytest.mark.thorough
 @needs("is_broker_j")
 def test_the_job_keeps_every_property_there_and_back(
     route: Route, bridges: Bridges, connect: Connect, capfd: pytest.CaptureFixture[str]

@@ -250,6 +250,7 @@ def test_one_of_competing_queries_fails_and_the_other_takes_over(
     assert all(row["redelivered"] for row in again)
 
 
+@pytest.mark.thorough
 def test_a_broker_killed_under_available_now(
     spark: SparkSession, own_broker: OwnBroker, connect: Connect, tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_broker_that_was_stopped_and_forgotten_leaves_nothing_behind() -> None
     assert not Path(work_dir).exists()
 
 
+@pytest.mark.thorough
 def test_make_broker_prints_how_to_connect_and_stops_on_a_signal(free_port: int) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "tests.support.brokerj", "--port", str(free_port)],

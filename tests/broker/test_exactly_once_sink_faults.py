@@ -266,6 +266,7 @@ def test_a_broker_with_a_store_is_killed_between_prepare_and_commit(own_broker: 
     writer.close()
 
 
+@pytest.mark.thorough
 def test_a_broker_without_a_store_is_restarted_between_prepare_and_commit(
     own_broker: OwnBroker, connect: Connect
 ) -> None:

@@ -302,7 +302,7 @@ def test_a_lost_directory_is_given_up_with_adopt_state(case: Case, local: LocalP
     assert case.rows() == ALL[:FIRST] + numbers(200)[FIRST + OWNED :]
 
 
-@pytest.mark.sampled("place", every=2)
+@pytest.mark.thorough
 def test_a_damaged_file(case: Case, place: Place) -> None:
     case.location = place.location
     file = case.leave_owned(place)

@@ -251,6 +251,7 @@ def test_trigger_once_is_refused(streams: Streams) -> None:
         reader.latestOffset({}, ReadAllAvailable())
 
 
+@pytest.mark.thorough
 def test_a_stream_that_is_made_again_while_the_query_runs_is_noticed(streams: Streams) -> None:
     streams.publish(numbers(20))
     driver = streams.log_driver()

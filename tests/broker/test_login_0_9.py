@@ -74,6 +74,7 @@ def stream_of(spark: SparkSession, options: dict[str, str]) -> DataFrame:
     return spark.readStream.format("amqp").options(**options).schema("body STRING, user_id STRING").load()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "user"), [("password", "guest"), ("certificate", "client")])
 def test_sink_and_source_over_tls(
     rabbitmq_tls: RabbitMQNode, spark: SparkSession, queue: str, tmp_path: Path, kind: str, user: str

@@ -78,8 +78,8 @@ def drained(client: Client, queue: str) -> list[int]:
     return received(client, queue, info.message_count or 0)
 
 
-@pytest.mark.sampled("window", every=3)
 # ---------------------------------------------------------------------------------------------------------------- much
+@pytest.mark.thorough
 @pytest.mark.parametrize("window", [{}, {"max_in_flight": 100}, {"max_bytes_in_flight": 100_000}])
 def test_a_hundred_thousand_arrive_in_order(connect: Connect, queue: str, window: dict[str, int]) -> None:
     client = connect()

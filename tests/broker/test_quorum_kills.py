@@ -106,6 +106,7 @@ def test_the_reader_is_killed_while_messages_are_recognised(node: RabbitMQNode, 
         assert killing.recognised() == (40 if point == crashpoints.REACKED_WITHOUT_BARRIER else 80, 0)
 
 
+@pytest.mark.thorough
 def test_equal_messages_are_not_lost(node: RabbitMQNode, tmp_path: Path) -> None:
     with closing(Killing(node, tmp_path / "query", body_of=equal)) as killing:
         killing.rounds(5, nodes=0, points=crashpoints.QUORUM_POINTS)

@@ -103,6 +103,7 @@ def test_a_frozen_node_answers_when_it_is_resumed(rabbitmq_private: RabbitMQNode
         assert connection.recv(1) == b"\x01"
 
 
+@pytest.mark.thorough
 def test_virtual_hosts_users_and_rights(own_rabbitmq: OwnRabbitMQ) -> None:
     node = own_rabbitmq(
         listeners=("tls",),
@@ -176,6 +177,7 @@ def test_a_port_in_use_is_an_error_with_the_log(free_port: int) -> None:
     assert node.work_dir is None
 
 
+@pytest.mark.thorough
 def test_make_broker_prints_how_to_connect_and_leaves_nothing_behind_when_it_is_killed(free_port: int) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "tests.support.rabbitmq", "--port", str(free_port)],
