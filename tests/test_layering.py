@@ -5,9 +5,14 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Set
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "amqp_core"
@@ -28,9 +33,10 @@ def core_modules() -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in CORE.rglob("*.py"))
 
 
-def imports_of(name: str) -> set[str]:
+@cache
+def imports_of(name: str) -> frozenset[str]:
     """The modules that a file imports, at its top or anywhere in it."""
-    return imported(ast.parse((ROOT / name).read_text(encoding="utf-8"), name))
+    return frozenset(imported(ast.parse((ROOT / name).read_text(encoding="utf-8"), name)))
 
 
 def imported(tree: ast.AST) -> set[str]:
@@ -45,7 +51,7 @@ def imported(tree: ast.AST) -> set[str]:
     return found
 
 
-def uses(imports: set[str], modules: set[str]) -> set[str]:
+def uses(imports: Set[str], modules: set[str]) -> set[str]:
     return {name for name in imports if any(name == module or name.startswith(f"{module}.") for module in modules)}
 
 

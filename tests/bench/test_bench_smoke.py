@@ -72,9 +72,9 @@ def env(broker: Broker, spark: SparkSession) -> Iterator[Environment]:
         yield env
 
 
+@pytest.mark.thorough
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.sampled("name", every=15)
 @pytest.mark.parametrize("name", UNITS)
 def test_a_benchmark_runs(env: Environment, name: str, tmp_path: Path) -> None:
     results = bench.run(name, env)

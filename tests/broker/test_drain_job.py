@@ -175,6 +175,7 @@ def test_what_cannot_be_drained_is_one_clear_line(
     wait_until(lambda: left(connect, queue) == 4, "the messages to be back on their queue")
 
 
+@pytest.mark.thorough
 def test_a_signal_leaves_the_rest_on_the_queue(broker: Broker, connect: Connect, queue: str, tmp_path: Path) -> None:
     many(connect, queue, 20_000)
     command = [

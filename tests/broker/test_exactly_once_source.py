@@ -106,7 +106,7 @@ def frame(stream: Stream, consumer: Consumer, queue: str, **more: Any) -> DataFr
     return stream.frame(queue, BODY, vhost=consumer.vhost, **consumer.options(**more))
 
 
-@pytest.mark.sampled("protocol", every=2)
+@pytest.mark.thorough
 def test_several_batches_of_a_durable_queue(stream: Stream, consumer: Consumer, durable_queue: str) -> None:
     publish(consumer.client, durable_queue, numbers(5000), persistent=True)
     stream.drain(frame(stream, consumer, durable_queue, maxMessagesPerTrigger=1200))

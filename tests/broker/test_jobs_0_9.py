@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 COUNT = 500
 
 
+@pytest.mark.thorough
 def test_messages_go_through_all_jobs(
     spark: SparkSession,  # the jobs use it
     rabbitmq: RabbitMQNode,

@@ -352,7 +352,7 @@ def test_a_stream_that_is_made_again_may_be_lost_while_the_query_runs(streams: S
     assert bodies_of(row for batch in driver.batches for row in batch) == numbers(100, 5000)
 
 
-@pytest.mark.sampled("count", every=2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [20, 200])
 def test_a_logged_batch_of_a_stream_that_was_made_again_is_empty(
     streams: Streams, count: int, monkeypatch: pytest.MonkeyPatch

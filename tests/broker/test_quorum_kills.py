@@ -91,7 +91,7 @@ def test_the_node_is_killed_just_after_an_acknowledgement(victim: RabbitMQNode, 
     killed_at(victim, tmp_path, crashpoints.ACKED_WITHOUT_BARRIER, with_node=True)
 
 
-@pytest.mark.sampled("point", every=2)
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", [crashpoints.RECOGNISED_UNACKED, crashpoints.REACKED_WITHOUT_BARRIER])
 def test_the_reader_is_killed_while_messages_are_recognised(node: RabbitMQNode, tmp_path: Path, point: str) -> None:
     whole = {"minMessagesPerTrigger": "40"}

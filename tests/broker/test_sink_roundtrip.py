@@ -1,6 +1,6 @@
 """Rows with many properties through each entry of the sink, read back and compared field by field.
 
-``make test`` writes 10,000 of them, ``make test-all`` 100,000.
+``make test`` writes 12,000 of them, ``make test-all`` 100,000.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
 
-COUNT = 100_000 if all_cases() else 10_000
+COUNT = 100_000 if all_cases() else 12_000
 FRAME = 65_535 - 12
 """Most octets of a body that is one frame."""
 SCHEMA = f"""message_id STRING, routing_key STRING, priority TINYINT, delivery_mode TINYINT, ttl BIGINT,

@@ -45,6 +45,7 @@ def fail(frame: DataFrame, _batch: int) -> None:
         raise RuntimeError("this sink fails")
 
 
+@pytest.mark.thorough
 def test_a_source_is_seen_while_it_runs_and_when_it_is_stuck_and_can_be_begun_anew(
     command: Command, spark: SparkSession, broker: Broker, connect: Connect, queue: str, identity: str, tmp_path: Path
 ) -> None:
