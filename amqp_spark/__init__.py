@@ -1,4 +1,4 @@
-"""Apache Spark structured streaming source and sink for AMQP 0-10 brokers (Apache Qpid).
+"""Apache Spark structured streaming source and sink for AMQP 0-10 (Apache Qpid) and AMQP 0-9-1 (RabbitMQ).
 
 Importing this package is cheap: pyspark, pyarrow and amqp_core are imported when one of the names below is used.
 """

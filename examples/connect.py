@@ -11,7 +11,11 @@ import os
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.remote(os.environ.get("SPARK_REMOTE", "local[2]")).getOrCreate()
-broker = {"url": os.environ.get("AMQP_URL", "amqp://localhost:5672"), "username": "guest", "password": "guest"}
+broker = {
+    "url": os.environ.get("AMQP_URL", "amqp://localhost:5672"),
+    "username": os.environ.get("AMQP_USERNAME", "guest"),
+    "password": os.environ.get("AMQP_PASSWORD", "guest"),
+}
 
 ticks = (
     spark.readStream.format("amqp")

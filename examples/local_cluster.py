@@ -15,7 +15,11 @@ spark = (
     .config("spark.executor.memory", "512m")
     .getOrCreate()
 )
-broker = {"url": os.environ.get("AMQP_URL", "amqp://localhost:5672"), "username": "guest", "password": "guest"}
+broker = {
+    "url": os.environ.get("AMQP_URL", "amqp://localhost:5672"),
+    "username": os.environ.get("AMQP_USERNAME", "guest"),
+    "password": os.environ.get("AMQP_PASSWORD", "guest"),
+}
 
 ticks = (
     spark.readStream.format("amqp")

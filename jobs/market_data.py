@@ -20,6 +20,7 @@ import time
 from typing import TYPE_CHECKING
 
 from amqp_core import AmqpError, ConnectOptions, MessageRejected, OutcomeUnknown, UsageError, parse_url
+from amqp_core.command_line import Parser
 from amqp_core.protocols import connect
 from amqp_spark import cli
 from amqp_spark.demo.ticks import SYMBOLS, send, ticks
@@ -59,8 +60,11 @@ def publish(client: Client, arguments: argparse.Namespace, signals: cli.Signals)
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    arguments = argparse.ArgumentParser(
-        prog="market_data.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    arguments = Parser(
+        prog="market_data.py",
+        allow_abbrev=False,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     cli.add_connection_arguments(arguments)
     arguments.add_argument("--exchange", default="amq.topic", help="exchange to publish to (default: %(default)s)")

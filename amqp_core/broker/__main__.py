@@ -20,6 +20,7 @@ from amqp_core.broker.open_files import allow_connections
 from amqp_core.broker.server import HOST, MOST_CONNECTIONS, Server
 from amqp_core.broker.settings import Settings
 from amqp_core.broker.store.database import StoreError
+from amqp_core.command_line import Parser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +80,7 @@ def count(text: str) -> int:
 
 def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     """The parser of the command line of ``program``, as its help and errors name it."""
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog=program,
         allow_abbrev=False,
         description="A broker of AMQP 0-10, 0-9-1 and 0-9 for tests and demonstrations on this machine. Without "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import getpass
 import re
 import sys
@@ -15,10 +14,12 @@ from amqp_core.broker.errors import UnusableFile
 from amqp_core.broker.passwords import HashedPassword, hashed
 from amqp_core.broker.rights import EVERYTHING, NOTHING, Grants, Patterns, Right
 from amqp_core.broker.users_file import User
+from amqp_core.command_line import Parser
 from amqp_core.errors import AuthenticationFailed, UsageError
 from amqp_core.sasl import saslprep
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Sequence
 
 WRONG_ARGUMENTS: Final = 2
@@ -33,7 +34,7 @@ class _Wrong(Exception):
 
 def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     """The parser of the sub-command of ``program``, as its help and errors name it."""
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog=program,
         description="Keeps the file of users for --users of the broker, which reads it when it starts.",
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from amqp_core.command_line import Parser
 from amqp_spark.cli.errors import CommandLineError
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.options import CONNECTION, SINK, SOURCE
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from amqp_spark.options import Option
 
-_FLAG = re.compile(r"--[a-z][a-z0-9-]{0,40}")
 _FILES = frozenset({"passwordFile", "tls.caFile", "tls.certFile", "tls.keyFile"})
 _NAMES = {option.name.lower(): option for option in (*CONNECTION, *SOURCE, *SINK)}
 
@@ -160,26 +159,6 @@ def pairs(texts: Iterable[str], flag: str, side: Side | None = HERE) -> dict[str
     return assignments(given, flag)
 
 
-class JobParser(argparse.ArgumentParser):
-    """A parser whose errors say what to do, and repeat no value: it may be a password, or a URL that holds one."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print the usage and the error, and exit with 2."""
-        kind, colon, rest = message.partition(": ")
-        if kind == "unrecognized arguments" and colon:
-            message = _unrecognized(rest.split(" "))
-        elif ": ignored explicit argument " in message:
-            message = f"{message.partition(': ignored explicit argument ')[0]} takes no value"
-        super().error(f"{message}. {self.prog} --help lists what is allowed")
-
-
-def _unrecognized(words: Sequence[str]) -> str:
-    flags = sorted({word.partition("=")[0] for word in words if _FLAG.fullmatch(word.partition("=")[0])})
-    if flags:
-        return f"there is no argument {', '.join(flags)}"
-    return "a value stands where none is expected; it belongs behind the name of its argument"
-
-
 def job_parser(program: str, text: str | None, tables: Mapping[str, Sequence[Option]]) -> argparse.ArgumentParser:
     """A parser without arguments; its help ends with the tables of options, each under the argument that takes them."""
     # pairs() refuses secrets
@@ -191,4 +170,4 @@ def job_parser(program: str, text: str | None, tables: Mapping[str, Sequence[Opt
         parts.append("\n".join([f"{title}, as name=value:", *lines]))
     epilog = "\n\n".join([*parts, "docs/options.md describes them."])
     formatter = argparse.RawDescriptionHelpFormatter
-    return JobParser(prog=program, description=text, epilog=epilog, formatter_class=formatter, allow_abbrev=False)
+    return Parser(prog=program, description=text, epilog=epilog, formatter_class=formatter, allow_abbrev=False)

@@ -10,7 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from amqp_spark.cli import EXIT_BROKER, EXIT_DONE, EXIT_FAILED, CommandLineError, Signals, fail
+from amqp_core.command_line import Parser
+from amqp_spark.cli import EXIT_DONE, EXIT_FAILED, CommandLineError, Signals, fail
 from amqp_spark.demo.demonstration import LOG, demonstrate
 from amqp_spark.demo.java import JavaMissing, require_java
 from amqp_spark.demo.quiet_spark import end_of
@@ -32,15 +33,16 @@ checks that every message arrived exactly once with its content, and that the br
 takes about half a minute, uses two cores, and leaves nothing behind.
 """
 _EXIT_CODES: Final = """\
-exit codes: 0 every check holds; 1 one does not, or Spark failed; 2 the command line is wrong; 3 there is no Java for
-Spark, or the broker could not be used; 130, 143 stopped by SIGINT (Ctrl-C), SIGTERM.
+exit codes: 0 every check holds; 1 one does not, there is no Java for Spark, or Spark failed; 2 the command line is
+wrong; 3 the broker could not be used; 130, 143 stopped by SIGINT (Ctrl-C), SIGTERM.
 """
 
 
 def parser(program: str) -> argparse.ArgumentParser:
     """The command line."""
-    arguments = argparse.ArgumentParser(
+    arguments = Parser(
         prog=program,
+        allow_abbrev=False,
         description=_DESCRIPTION,
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -72,7 +74,7 @@ def run(arguments: argparse.Namespace, title: str, broker: Callable[[], Abstract
         directory = _directory(arguments.keep)
     except JavaMissing as error:
         sys.stderr.write(f"{_PROGRAM}: error: {error}\n")
-        return EXIT_BROKER
+        return EXIT_FAILED
     except CommandLineError as error:
         return fail(_PROGRAM, error)
     with Signals() as signals:

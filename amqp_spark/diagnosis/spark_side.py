@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 SECTION: Final = "Spark"
 _PACKAGES: Final = ("pyspark", "pyarrow", "pandas")
 _MOST_TASKS: Final = 16
-_LOCAL: Final = re.compile(r"local(\[[^,\]]*\])?")
+_LOCAL: Final = re.compile(r"local(\[[^,\]]*(,\s*1\s*)?\])?")
 """Masters that run a task once."""
+_FAILURES: Final = "spark.task.maxFailures"
+"""How often a task of a cluster may fail: with 1 it is not run again."""
 
 
 def examine(report: Report, find: Callable[[], SparkSession | None]) -> None:
@@ -171,5 +173,8 @@ def _retries(report: Report, session: SparkSession) -> None:
     if _LOCAL.fullmatch(master):
         advice = "Write local[n,4] as master: a task that lost its connection is then run again"
         report.add(SECTION, "retries of tasks", Status.WARNING, f"none: {master} runs each task once", advice)
+    elif not master.startswith("local[") and session.conf.get(_FAILURES, "4") == "1":
+        advice = f"Set {_FAILURES} to 4, Spark's default: a task that lost its connection is then run again"
+        report.add(SECTION, "retries of tasks", Status.WARNING, f"none: {_FAILURES} is 1", advice)
     else:
         report.ok(SECTION, "retries of tasks", f"as configured, master {master or '(not told)'}")

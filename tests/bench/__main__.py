@@ -47,6 +47,7 @@ BENCHMARKS: dict[str, str] = {
     "kafka_drain_ratio": "bench_kafka_drain",
     "kafka_latency_ratio": "bench_kafka_latency",
     "scale": "bench_scale",
+    "sizing": "bench_sizing",
 }
 # with BROKER=rabbitmq
 RABBITMQ: dict[str, str] = {
@@ -87,6 +88,7 @@ BOUNDS: dict[str, str] = {
     "kafka_drain_ratio": ">= 0.5",
     "kafka_latency_ratio": "<= 1.2",
     "scale": ">= 1000000",
+    "sizing": "a table",
     "box_publish_rate": ">= 40000",
     "box_drain_rate": ">= 40000",
     "box_durable_rate": ">= 10000",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
 
     from tests.bench.environment import Environment
 
@@ -44,7 +45,7 @@ class Drained:
     """Processor time from the start of the first micro-batch on."""
 
 
-def source(env: Environment, queue: str, schema: str = SCHEMA, **options: str) -> DataFrame:
+def source(env: Environment, queue: str, schema: str | StructType = SCHEMA, **options: str) -> DataFrame:
     """The stream of a queue."""
     reader = env.spark.readStream.format("amqp").options(**env.source_options(queue), **options)
     return reader.schema(schema).load()
@@ -55,7 +56,7 @@ def drain(
     queue: str,
     expected: int,
     *,
-    schema: str = SCHEMA,
+    schema: str | StructType = SCHEMA,
     to: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
     removes: bool = True,

@@ -49,6 +49,7 @@ UNITS = {
 OWN_UNITS = {
     "peer_ratio": ("ratio", True),
     "scale": ("rows/s", True),
+    "sizing": ("rows/s", True),
     "kafka_drain_ratio": ("ratio", True),
     "kafka_latency_ratio": ("ratio", False),
 }

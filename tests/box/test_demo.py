@@ -93,7 +93,7 @@ exit 1
 def test_without_java_it_says_what_to_install(
     place: Path, empty_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([]) == 3
+    assert main([]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == (
@@ -102,7 +102,7 @@ def test_without_java_it_says_what_to_install(
         "JAVA_HOME to the directory of one.\n"
     )
     (empty_path / "dnf").touch(0o755)
-    assert main([]) == 3
+    assert main([]) == 1
     assert "Install it with 'sudo dnf install -y java-17-openjdk-headless', or" in capsys.readouterr().err
     assert temporary(place) == []
 

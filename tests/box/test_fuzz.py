@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_core.protocol_header import HEADERS_0_9
+from tests.box.fuzz.__main__ import MOST_GROWTH_KIB
 from tests.box.fuzz.campaign import KINDS, SIDES, Campaign
 from tests.box.fuzz.places import Place
 from tests.box.fuzz.side_0_9 import methods_in
@@ -41,6 +42,13 @@ def test_mutated_sessions_cost_only_their_own_connection(seed: int) -> None:
     assert sorted(report.inputs) == sorted(f"{side.name} {stage}" for side, stage in KINDS)
     assert set(report.inputs.values()) == {125}
     assert {name.split(":")[0] for name in report.errors} == set(report.inputs), "each kind has its errors"
+
+
+@pytest.mark.thorough
+def test_mutated_sessions_take_no_memory() -> None:
+    """``python -m tests.box.fuzz --inputs 1000000`` is the long run."""
+    report = Campaign(8).run(range(20_000))
+    assert report.end_kib - report.start_kib < MOST_GROWTH_KIB
 
 
 def test_mutated_sessions_do_not_damage_the_store(tmp_path: Path) -> None:

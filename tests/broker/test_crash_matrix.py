@@ -79,6 +79,14 @@ def test_the_sample_is_small_and_leaves_no_guarantee_out() -> None:
     assert {case.kind for case in cases} == set(KINDS)
 
 
+def test_what_make_test_chooses_strikes_each_victim(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AMQP_TEST_ALL", raising=False)
+    found = [case for group in GROUPS if len(group) > 1 for case in chosen(group)]
+    assert {case.victims[0] for case in found if case.reads} >= {"driver", "reader", "worker", "connection"}
+    assert {case.victims[0] for case in found if case.writes} >= {"driver", "committer", "worker", "connection"}
+    assert {case.kind.partition("-")[0] for case in found} == {"source", "sink", "chain"}
+
+
 def test_a_case_is_found_again_by_its_name() -> None:
     cases = all_cases(2, quorum=True)
     assert [Case.parse(str(case)) for case in cases] == cases

@@ -82,6 +82,9 @@ HEADERS: dict[str, tuple[dict[str, object], dict[str, object], bool]] = {
     "all, an empty text": ({"x-match": "all", "h": ""}, {"h": 1}, False),
     "all, a name that begins with x-": ({"x-match": "all", "x-h": 1, "h": 1}, {"h": 1}, True),
     "any, a name that begins with x-": ({"x-match": "any", "x-h": 1}, {"x-h": 1}, False),
+    "all-with-x, one of two is there": ({"x-match": "all-with-x", "x-h": 1, "h": 1}, {"h": 1}, False),
+    "all-with-x, both are there": ({"x-match": "all-with-x", "x-h": 1, "h": 1}, {"x-h": 1, "h": 1}, True),
+    "any-with-x, a name that begins with x-": ({"x-match": "any-with-x", "x-h": 1}, {"x-h": 1}, True),
 }
 
 

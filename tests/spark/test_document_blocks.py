@@ -151,7 +151,11 @@ def run(name: str, page: Page, spark: SparkSession, broker: dict[str, str], dire
         wait_until(lambda: left() == page.left, f"{page.left} messages on the queues", timeout_s=60.0)
 
 
-def test_every_block_of_python_runs_or_is_marked() -> None:
+def test_every_block_runs_or_is_marked() -> None:
+    every = [block for path in [*DOCUMENTS, ROOT / "examples" / "README.md"] for block in blocks(path)]
+    assert [
+        block for block in every if not block.runs_here and not block.mark.startswith(("not run: ", "run by "))
+    ] == []
     python = [block for path in DOCUMENTS for block in blocks(path, "python")]
     assert {block.document for block in python if block.runs_here} == {*GIVEN, *ON_RABBITMQ}
     elsewhere = [block.mark.removeprefix("run by ") for block in python if block.mark.startswith("run by ")]
@@ -205,9 +209,9 @@ def check_own_command(words: list[str]) -> None:
         assert re.search(rf"(?<![\w-]){option}\b(?!-)", usage), f"{' '.join(words[:first])} has no {option}"
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "examples" / "README.md"], ids=lambda path: path.name)
 def test_commands_and_options_that_the_documents_show_exist(path: Path) -> None:
-    foreign = {"cd", "export", "git", "ingest", "pip", "spark-submit"}  # ingest: a function of the README
+    foreign = {"cd", "export", "git", "ingest", "pip", "sh", "spark-pipelines", "spark-submit"}  # ingest: a function
     for command, *words in shell_commands(path):
         if command == "amqp-spark":
             check_own_command(words)

@@ -1,7 +1,7 @@
 """What tests read in the documents: code blocks with their marks, links and anchors, commands with their options.
 
 A block of Python is run by ``tests/spark/test_document_blocks.py``, unless a comment before it says otherwise:
-``<!-- not run: WHY -->``, or ``<!-- run by tests/... -->`` where a test of its own does it.
+``<!-- not run: WHY -->``, or ``<!-- run by tests/... -->`` where a test of its own does it. All other blocks have one.
 """
 
 from __future__ import annotations

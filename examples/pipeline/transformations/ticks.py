@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 spark = SparkSession.active()
-broker = {"url": os.environ.get("AMQP_URL", "amqp://localhost:5672"), "username": "guest", "password": "guest"}
+broker = {
+    "url": os.environ.get("AMQP_URL", "amqp://localhost:5672"),
+    "username": os.environ.get("AMQP_USERNAME", "guest"),
+    "password": os.environ.get("AMQP_PASSWORD", "guest"),
+}
 
 dp.create_sink("large_orders", "amqp", {**broker, "routingKey": "large"})
 

@@ -1,0 +1,33 @@
+"""A parser of command lines whose errors say what to do."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_FLAG = re.compile(r"--[a-z][a-z0-9-]{0,40}")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors say what to do. They repeat no value that stands where none is expected: it may be a
+    password, or a URL that holds one."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the error, and exit with 2."""
+        kind, colon, rest = message.partition(": ")
+        if kind == "unrecognized arguments" and colon:
+            message = _unrecognized(rest.split(" "))
+        elif ": ignored explicit argument " in message:
+            message = f"{message.partition(': ignored explicit argument ')[0]} takes no value"
+        super().error(f"{message}. {self.prog} --help lists what is allowed")
+
+
+def _unrecognized(words: Sequence[str]) -> str:
+    flags = sorted({word.partition("=")[0] for word in words if _FLAG.fullmatch(word.partition("=")[0])})
+    if flags:
+        return f"there is no argument {', '.join(flags)}"
+    return "a value stands where none is expected; it belongs behind the name of its argument"

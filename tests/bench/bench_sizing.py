@@ -1,0 +1,69 @@
+"""``sizing``: rows/s of a query by size of the messages, columns that it reads, and cores that Spark has.
+
+The table of docs/performance.md. Broker, reader and Spark share the machine; ``cores`` are those that Spark may use for
+its tasks, so one of two leaves the other to broker and reader.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from amqp_spark.arrow.decode import DEFAULT_SCHEMA
+from tests.bench import apart, queries
+from tests.bench.environment import Result, middle
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from tests.bench.environment import Environment
+
+CORES: Final = (1, 2)
+BODY_BYTES: Final = (64, 256, 1024, 4096, 65_536, 1_000_000)
+COLUMNS: Final[dict[str, str | StructType]] = {
+    "body": "body BINARY",
+    "five": queries.SCHEMA,
+    "default": DEFAULT_SCHEMA,
+}
+BATCH_BYTES: Final = 256 << 20
+"""Most bytes of bodies of a drain."""
+_CORES_VARIABLE: Final = "BENCH_SIZING_CORES"
+_VALUE: Final = "256 B, five, 2 core(s)"
+
+
+def settings() -> dict[str, str]:
+    """As many cores as this process is to have."""
+    return {"spark.master": f"local[{os.environ[_CORES_VARIABLE]}]"}
+
+
+def run(env: Environment) -> list[Result]:
+    """One process, with its own Spark and broker, for each number of cores."""
+    rates: dict[str, float] = {}
+    for cores in CORES:
+        (found,) = apart.run(__name__, env, variables=os.environ | {_CORES_VARIABLE: str(cores)})
+        detail = found["detail"]
+        assert isinstance(detail, dict)
+        rates |= detail
+    return [Result(name="sizing", value=rates[_VALUE], unit="rows/s", higher_is_better=True, detail=rates)]
+
+
+def measure(env: Environment) -> list[Result]:
+    """All sizes and columns; of each the median."""
+    cores, rounds = os.environ[_CORES_VARIABLE], env.sizes.rounds
+    rates: dict[str, float] = {}
+    total = 1 + rounds * len(BODY_BYTES) * len(COLUMNS)
+    with env.queue() as queue, env.progress(f"sizing, {cores} core(s)", total) as step:
+        for _ in range(3 if rounds > 1 else 1):
+            env.fill(queue, env.sizes.warm_messages)
+            queries.drain(env, queue, env.sizes.warm_messages)
+        step("warm")
+        for size in BODY_BYTES:
+            count = max(1, min(env.sizes.messages // 2, BATCH_BYTES // size))
+            for name, schema in COLUMNS.items():
+                seconds = []
+                for _ in range(rounds):
+                    env.fill(queue, count, body_bytes=size)
+                    seconds.append(queries.drain(env, queue, count, schema=schema).query_s)
+                    step(f"{size} B, {name} {count / seconds[-1]:,.0f}/s")
+                rates[f"{size} B, {name}, {cores} core(s)"] = round(count / middle(seconds))
+    return [Result(name="sizing", value=0.0, unit="rows/s", higher_is_better=True, detail=rates)]
