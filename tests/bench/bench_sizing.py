@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_spark.arrow.decode import DEFAULT_SCHEMA
 from tests.bench import apart, queries
-from tests.bench.environment import Result, middle
+from tests.bench.environment import Result
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -25,6 +25,7 @@ COLUMNS: Final[dict[str, str | StructType]] = {
     "five": queries.SCHEMA,
     "default": DEFAULT_SCHEMA,
 }
+WARM_QUERIES: Final = 3
 BATCH_BYTES: Final = 256 << 20
 """Most bytes of bodies of a drain."""
 _CORES_VARIABLE: Final = "BENCH_SIZING_CORES"
@@ -48,22 +49,20 @@ def run(env: Environment) -> list[Result]:
 
 
 def measure(env: Environment) -> list[Result]:
-    """All sizes and columns; of each the median."""
-    cores, rounds = os.environ[_CORES_VARIABLE], env.sizes.rounds
+    """All sizes and columns, each once."""
+    cores = os.environ[_CORES_VARIABLE]
     rates: dict[str, float] = {}
-    total = 1 + rounds * len(BODY_BYTES) * len(COLUMNS)
+    total = 1 + len(BODY_BYTES) * len(COLUMNS)
     with env.queue() as queue, env.progress(f"sizing, {cores} core(s)", total) as step:
-        for _ in range(3 if rounds > 1 else 1):
+        for _ in range(WARM_QUERIES if env.sizes.rounds > 1 else 1):
             env.fill(queue, env.sizes.warm_messages)
             queries.drain(env, queue, env.sizes.warm_messages)
         step("warm")
         for size in BODY_BYTES:
             count = max(1, min(env.sizes.messages // 2, BATCH_BYTES // size))
             for name, schema in COLUMNS.items():
-                seconds = []
-                for _ in range(rounds):
-                    env.fill(queue, count, body_bytes=size)
-                    seconds.append(queries.drain(env, queue, count, schema=schema).query_s)
-                    step(f"{size} B, {name} {count / seconds[-1]:,.0f}/s")
-                rates[f"{size} B, {name}, {cores} core(s)"] = round(count / middle(seconds))
+                env.fill(queue, count, body_bytes=size)
+                rate = round(count / queries.drain(env, queue, count, schema=schema).query_s)
+                step(f"{size} B, {name} {rate:,}/s")
+                rates[f"{size} B, {name}, {cores} core(s)"] = rate
     return [Result(name="sizing", value=0.0, unit="rows/s", higher_is_better=True, detail=rates)]
