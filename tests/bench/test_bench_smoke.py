@@ -119,7 +119,7 @@ def test_more_cores_help_until_the_reader_fills_one() -> None:
 
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.sampled("name", every=10)
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", RABBITMQ_UNITS)
 def test_a_benchmark_of_rabbitmq_runs(rabbitmq: RabbitMQNode, spark: SparkSession, name: str) -> None:
     with RabbitMQEnvironment(sizes=Sizes.quick(), given_broker=rabbitmq, given_spark=spark, quiet=True) as env:

@@ -145,7 +145,7 @@ ON_BOX = [
 @pytest.mark.parametrize("group", ON_BOX, ids=lambda group: str(group[0].kind))
 def test_promises_are_kept_on_the_embedded_broker(group: list[Case]) -> None:
     with Place(server=SERVERS["box"]) as place:
-        check(place, group)
+        check(place, group if choice.all_cases() else group[:1])  # a chain: source and sink
 
 
 @pytest.mark.spark

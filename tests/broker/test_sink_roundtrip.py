@@ -1,6 +1,6 @@
 """Rows with many properties through each entry of the sink, read back and compared field by field.
 
-``make test`` writes 12,000 of them, ``make test-all`` 100,000.
+``make test`` does without: ``test_sink_types`` and ``test_sink_properties`` have a few rows of each kind.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from tests.broker.sink_rows import EPOCH_MS, HEADERS_TYPE, bodies, headers, some
 from tests.broker.sink_support import ENTRIES, Entry, browse, login, publish, same
 from tests.broker.stream_support import depth
 from tests.support.capabilities import needs
-from tests.support.choice import all_cases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
 
-COUNT = 100_000 if all_cases() else 12_000
+COUNT = 100_000
 FRAME = 65_535 - 12
 """Most octets of a body that is one frame."""
 SCHEMA = f"""message_id STRING, routing_key STRING, priority TINYINT, delivery_mode TINYINT, ttl BIGINT,
@@ -72,7 +71,7 @@ def rows() -> pa.Table:
     )
 
 
-@pytest.mark.sampled("entry", every=3)
+@pytest.mark.thorough
 @needs("takes_any_user_id")
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_every_row_comes_back_as_it_was_written(

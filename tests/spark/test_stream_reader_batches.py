@@ -280,6 +280,8 @@ def test_point_8_queues_share_the_buffer_and_what_one_frees_lets_the_other_go_on
     monkeypatch.setattr(credit, "IDLE_SECONDS", 1e6)  # nothing but a wake-up makes a starved queue go on
     fake.block_messages = 1  # what one read of the socket brings may pass the bound, for each queue
     driver = Driver(readers("q,r", maxBytesPerTrigger=20 * size, bufferBytes=50 * size))
+    driver.trigger()
+    wait_until(lambda: held_bytes(driver) > 20 * size, "more than one batch in the buffer", 60.0)
     worst = most_held_bytes(driver, 400)
     assert 20 * size < worst <= 52 * size
 
