@@ -43,7 +43,7 @@ def chosen(group: list[Case]) -> list[Case]:
     process lose connections at all points."""
     if choice.all_cases():
         return group
-    return list({str(case.kind).startswith("source"): case for case in reversed(group)}.values())
+    return list({case.writes: case for case in reversed(group)}.values())
 
 
 def test_every_point_of_the_code_is_in_the_matrix() -> None:
@@ -99,7 +99,7 @@ def place() -> Iterator[Place]:
         yield place
 
 
-# A few cases on RabbitMQ: the whole matrix is for `make crash-matrix`. `test_source_0_9` freezes a node.
+# A few cases on RabbitMQ, with every kind of process that runs there: the whole matrix is for `make crash-matrix`.
 ON_RABBITMQ = [
     [
         Case.parse(f"source:at-least-once:{crashpoints.PARTITIONS_RETURNED}@broker#0"),
@@ -107,6 +107,7 @@ ON_RABBITMQ = [
     ],
     [Case.parse(f"source:at-least-once:{crashpoints.COMMIT_LOGGED}@reader#0")],
     [Case.parse(f"sink-stream:at-least-once:{crashpoints.BLOCK_SENT}@worker#0")],
+    [Case.parse(f"source:at-least-once:{crashpoints.ACCEPT_UNSENT}@freeze#0")],
 ]
 
 
@@ -120,7 +121,7 @@ def quorum_place(rabbitmq: RabbitMQNode) -> Iterator[Place]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-@pytest.mark.sampled("group", every=3)
+@pytest.mark.sampled("group", every=4)
 @pytest.mark.parametrize("group", ON_RABBITMQ, ids=lambda group: f"{group[0].victim} x {len(group)}")
 def test_promises_are_kept_on_rabbitmq(quorum_place: Place, group: list[Case]) -> None:
     check(quorum_place, group)
@@ -145,7 +146,7 @@ ON_BOX = [
 @pytest.mark.parametrize("group", ON_BOX, ids=lambda group: str(group[0].kind))
 def test_promises_are_kept_on_the_embedded_broker(group: list[Case]) -> None:
     with Place(server=SERVERS["box"]) as place:
-        check(place, group if choice.all_cases() else group[:1])  # a chain: source and sink
+        check(place, chosen(group))
 
 
 @pytest.mark.spark

@@ -193,7 +193,7 @@ def test_a_cluster_writes_every_row_once(
     assert duplicates(taken(connect(), queue), ROWS) == 0
 
 
-@pytest.mark.thorough
+@pytest.mark.sampled("entry", every=3)
 @pytest.mark.parametrize(
     ("entry", "point"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -138,16 +137,21 @@ def test_expiration_is_a_time_to_live(peer_0_9: Peer09, name: Callable[[str], st
 def test_a_queue_expires_that_nobody_uses(connect_0_9: Connect, name: Callable[[str], str], target: Target) -> None:
     """x-expires: a consumer keeps it; without one it goes, which its exchange shows (the message comes back)."""
     peer: Peer09 = connect_0_9()
-    if served(peer, name("q"), target, {"x-expires": 200}):
+
+    def publish(queue: str) -> Fate:
+        peer.publish("", queue, b"", mandatory=True)
+        (fate,) = peer.fates()
+        return fate
+
+    if served(peer, name("q"), target, {"x-expires": 300}):
         peer.consume(name("q"), "c")
-        time.sleep(0.5)
-        peer.publish("", name("q"), b"", mandatory=True)
-        assert peer.fates() == [TAKEN]
+        peer.declare_queue(name("unused"), arguments={"x-expires": 300})
+        while publish(name("unused")).word != "returned":  # while it goes, RabbitMQ may refuse a message
+            pass
+        assert publish(name("q")) == TAKEN
         peer.cancel("c")
-        fate = TAKEN
-        while fate.word != "returned":  # while it goes, RabbitMQ may refuse a message
-            peer.publish("", name("q"), b"", mandatory=True)
-            (fate,) = peer.fates()
+        while publish(name("q")).word != "returned":
+            pass
 
 
 def test_priorities(peer: Peer, name: Callable[[str], str], target: Target) -> None:

@@ -220,9 +220,8 @@ def test_private_keys_are_private(tmp_path: Path) -> None:
 def test_make_test_runs_a_test_of_every_kill_that_the_readme_names() -> None:
     text = (ROOT / "tests/README.md").read_text(encoding="utf-8")
     table = text[text.index("| victim |") :].partition("\n\n")[0]
-    table = re.sub(r"\(`make test-all`[^)]*\)", "", table)
     named = re.findall(r"`(test_\w+)(?:::(test_\w+))?`", table)
-    assert len(named) >= 15
+    assert len(named) > 15
     for module, test in named:
         tree = ast.parse((ROOT / "tests/broker" / f"{module}.py").read_text(encoding="utf-8"))
         functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]

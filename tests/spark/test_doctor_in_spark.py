@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 import amqp_spark
+from amqp_spark.diagnosis import spark_side
+from amqp_spark.diagnosis.findings import Report
 
 if TYPE_CHECKING:
     from amqp_core.broker import Broker
@@ -40,3 +43,23 @@ def test_the_session_of_a_notebook(spark: SparkSession, amqp_broker: Broker) -> 
     retries = found("retries of tasks")
     assert retries.status == "warning"
     assert "local[2] runs each task once" in retries.value
+
+
+@pytest.mark.parametrize(
+    ("master", "failures", "text"),
+    [
+        ("local[4]", None, "local[4] runs each task once"),
+        ("local[4,1]", None, "local[4,1] runs each task once"),
+        ("spark://host:7077", "1", "spark.task.maxFailures is 1"),
+        ("local[4,4]", "1", None),  # a local master has its own number
+        ("spark://host:7077", None, None),
+    ],
+)
+def test_masters_that_run_a_task_once(master: str, failures: str | None, text: str | None) -> None:
+    settings: dict[str, str] = {} if failures is None else {"spark.task.maxFailures": failures}
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(master=master), conf=settings)
+    report = Report("a session")
+    spark_side._retries(report, session)
+    (finding,) = report.findings
+    assert finding.status == ("warning" if text else "ok")
+    assert (text or "as configured") in finding.value

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tests.support.fixtures import OwnRabbitMQ
 
 DOCUMENTS = [README, *PAGES]
+WITH_EXAMPLES = [*DOCUMENTS, ROOT / "examples" / "README.md"]
 ADDRESS = re.compile(r'"amqps?://[\w.]+(?::5672)?(?:/\w*)?"')
 MESSAGES = 3
 
@@ -152,10 +153,8 @@ def run(name: str, page: Page, spark: SparkSession, broker: dict[str, str], dire
 
 
 def test_every_block_runs_or_is_marked() -> None:
-    every = [block for path in [*DOCUMENTS, ROOT / "examples" / "README.md"] for block in blocks(path)]
-    assert [
-        block for block in every if not block.runs_here and not block.mark.startswith(("not run: ", "run by "))
-    ] == []
+    every = [block for path in WITH_EXAMPLES for block in blocks(path)]
+    assert [block for block in every if not (block.runs_here or block.is_marked)] == []
     python = [block for path in DOCUMENTS for block in blocks(path, "python")]
     assert {block.document for block in python if block.runs_here} == {*GIVEN, *ON_RABBITMQ}
     elsewhere = [block.mark.removeprefix("run by ") for block in python if block.mark.startswith("run by ")]
@@ -209,7 +208,7 @@ def check_own_command(words: list[str]) -> None:
         assert re.search(rf"(?<![\w-]){option}\b(?!-)", usage), f"{' '.join(words[:first])} has no {option}"
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "examples" / "README.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: path.name)
 def test_commands_and_options_that_the_documents_show_exist(path: Path) -> None:
     foreign = {"cd", "export", "git", "ingest", "pip", "sh", "spark-pipelines", "spark-submit"}  # ingest: a function
     for command, *words in shell_commands(path):

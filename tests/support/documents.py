@@ -46,7 +46,12 @@ class Block:
     @property
     def runs_here(self) -> bool:
         """Whether it is Python without a mark."""
-        return self.language == "python" and not self.mark.startswith(("not run: ", "run by "))
+        return self.language == "python" and not self.is_marked
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether its mark says why it is not run here."""
+        return self.mark.startswith(("not run: ", "run by "))
 
     def compiled_from(self, code: str) -> str:
         """Return a changed form of the code with empty lines before it: a traceback has the line of the document."""
