@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from amqp_core.api import Client, Route, RouteQueries, Target
@@ -259,12 +259,12 @@ class Targets:
             return
         exchanges, exchange_of = _encoded(exchange, start, stop)
         keys, key_of = _encoded(routing_key, start, stop)
-        found, firsts, which, counts = np.unique(
-            exchange_of * len(keys) + key_of, return_index=True, return_inverse=True, return_counts=True
-        )
-        self.names = [(exchanges[code // len(keys)], keys[code % len(keys)]) for code in found.tolist()]
-        self.counts, self.firsts = counts.tolist(), (firsts + start).tolist()
-        self._which = which.reshape(-1)
+        pairs: Any = pa.array(exchange_of * len(keys) + key_of).dictionary_encode()  # sorting them would take much longer
+        which = self._which = pairs.indices.to_numpy()
+        self.names = [(exchanges[code // len(keys)], keys[code % len(keys)]) for code in pairs.dictionary.to_pylist()]
+        firsts = np.empty(len(self.names), np.int64)
+        firsts[which[::-1]] = np.arange(stop - 1, start - 1, -1)  # of several values for one place the last one stays
+        self.counts, self.firsts = np.bincount(which).tolist(), firsts.tolist()
 
     def rows_of(self, names: Collection[tuple[str, str]]) -> list[int]:
         """The rows that have one of these pairs, in order."""

@@ -63,7 +63,7 @@ def starts(blocks: list[Any]) -> list[int]:
 
 def test_blocks_are_bounded_and_a_large_message_is_alone() -> None:
     schema = fields(body=OCTETS)
-    sizes = [100] * 5000 + [MOST_BYTES - 1, 50, MOST_BYTES + 1, 3 * MOST_BYTES, 7] + [MOST_BYTES // 4] * 8
+    sizes = [100] * (MOST_ROWS + 1000) + [MOST_BYTES - 1, 50, MOST_BYTES + 1, 3 * MOST_BYTES, 7] + [MOST_BYTES // 4] * 8
     blocks = blocks_of(schema, to_batch(schema, [{"body": bytes(size)} for size in sizes]))
     assert [len(message.body) for message in received(blocks)] == sizes
     assert len(blocks[0]) == MOST_ROWS
