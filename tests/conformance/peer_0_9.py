@@ -38,6 +38,7 @@ class Peer09(Peer):
         answers: of synchronous methods, that no call has returned yet.
         returns: of unroutable messages.
         cancelled: tags of consumers that the broker has cancelled.
+        channel_max: the greatest channel, as agreed.
     """
 
     def __init__(self, address: Address, declared: Declared, *, confirms: bool = True) -> None:
@@ -74,7 +75,7 @@ class Peer09(Peer):
         self._await()
         tune = self.answers.pop()[0]
         assert isinstance(tune, spec.ConnectionTune)
-        self._frame_max = tune.frame_max or 131072
+        self._frame_max, self.channel_max = tune.frame_max or 131072, tune.channel_max
         self._send(spec.ConnectionTuneOk(tune.channel_max, tune.frame_max, 0))
         self.call(spec.ConnectionOpen(virtual_host=address.virtual_host))
 

@@ -28,6 +28,11 @@ def _publish(peer: Peer09, exchange: str, **options: Any) -> None:
     peer.publish_raw(spec.BasicPublish(exchange=exchange, routing_key="k", **options), spec.BasicProperties(), b"")
 
 
+def _open_above(peer: Peer09) -> None:
+    peer.channel = peer.channel_max + 1
+    peer.send(spec.ChannelOpen())
+
+
 # Of each: what is sent, and what the specification has it end with. A test makes the queues and exchanges before:
 # "q" (empty), "full" (one message), "consumed" (a consumer), "foreign" (exclusive to another), "x" (direct, with a
 # binding), "locked" (an exclusive consumer of another).
@@ -175,6 +180,7 @@ ACTIONS: dict[str, tuple[Action, object]] = {
     "tx.select: with confirms": (lambda peer, name: peer.send(spec.TxSelect()), (CHANNEL, 406)),
     "tx.rollback: without select": (lambda peer, name: peer.send(spec.TxRollback()), (CHANNEL, 406)),
     "channel.open: is open": (lambda peer, name: peer.send(spec.ChannelOpen()), (CONNECTION, 504)),
+    "channel.open: above channel-max": (lambda peer, name: _open_above(peer), (CONNECTION, 504)),
     "queue.bind: no queue was declared": (lambda peer, name: peer.bind("", "amq.direct", "k"), (CHANNEL, 404)),
 }
 
