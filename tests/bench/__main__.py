@@ -83,7 +83,6 @@ BOUNDS: dict[str, str] = {
     "eo_sink_ratio": ">= 0.92",
     "recovery_s": "<= 3",
     "three_frame_us": "<= 2.2",
-    "three_frame_ratio": ">= 0.65",
     "peer_ratio": ">= 8",
     "peer_jms_ratio": ">= 1.5",
     "kafka_drain_ratio": ">= 0.5",
