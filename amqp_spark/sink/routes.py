@@ -259,7 +259,8 @@ class Targets:
             return
         exchanges, exchange_of = _encoded(exchange, start, stop)
         keys, key_of = _encoded(routing_key, start, stop)
-        pairs: Any = pa.array(exchange_of * len(keys) + key_of).dictionary_encode()  # sorting them would take much longer
+        # sorting them would take much longer
+        pairs: Any = pa.array(exchange_of * len(keys) + key_of).dictionary_encode()
         which = self._which = pairs.indices.to_numpy()
         self.names = [(exchanges[code // len(keys)], keys[code % len(keys)]) for code in pairs.dictionary.to_pylist()]
         firsts = np.empty(len(self.names), np.int64)
