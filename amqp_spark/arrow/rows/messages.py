@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 10_000
 """Maximum messages of a block: as many as a batch of Spark has."""
 MOST_BYTES: Final = 4 << 20
-"""Approximate maximum bytes of a block, counted in the columns; a larger message is alone in its block. A block costs as
-much as some thousand of its messages: with 1 MiB the encoder took half as much time again."""
+"""Approximate maximum bytes of a block, counted in the columns; a larger message is alone in its block. A block has
+a cost of its own, that of some thousand messages: with 1 MiB the encoder took half as much time again."""
 KEPT_FREE: Final = 300
 """Bytes of the header frame reserved for brokers, which add to a header on delivery: qpidd the exchange's name (up to
 255 bytes and their size), and times; RabbitMQ headers such as ``x-delivery-count``. A header that then exceeds the
