@@ -10,6 +10,7 @@ from pyspark import InheritableThread
 from pyspark.errors import PythonException
 
 from amqp_core.v0_10 import spec
+from amqp_spark.arrow.rows.messages import MOST_ROWS
 from tests.broker.sink_scenarios import (
     BODY,
     Target,
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-COUNT = 6000
-"""Two blocks of one task, with an execution.sync after 2500, after 5000 and at the end."""
-FINAL_SYNC = 3
+COUNT = MOST_ROWS + 2000
+"""Two blocks of one task, with an execution.sync after each 2500 and at the end."""
+FINAL_SYNC = 5
 EXCHANGE = "amq.direct"
 
 
@@ -78,7 +79,7 @@ LATE: dict[str, Callable[[FaultProxy], Fault]] = {
     "ended inside a frame header": lambda p: p.to_broker.cut(transfer(1300, inside=6)),
     "reset between command and body": lambda p: p.to_broker.cut(transfer(1300, past=True), how="reset"),
     "ended inside a body": lambda p: p.to_broker.cut(body_frame(3000, inside=13)),
-    "ended between two blocks": lambda p: p.to_broker.cut(transfer(4097)),
+    "ended between two blocks": lambda p: p.to_broker.cut(transfer(MOST_ROWS + 1)),
     "ended before the final sync": lambda p: p.to_broker.cut(sync(FINAL_SYNC)),
     "ended after the final sync": lambda p: p.to_broker.cut(sync(FINAL_SYNC, past=True)),
     "half closed to the broker": lambda p: p.to_broker.half_close(transfer(700)),
@@ -249,13 +250,14 @@ def test_nothing_of_a_failed_task_is_enqueued_after_its_failure_was_reported(
     client = connect(heartbeat=0)
     if network == "slow":
         proxy.to_broker.delay(0.3)
-    frame = spark.range(0, COUNT, 1, 1).selectExpr("CASE WHEN id <> 5000 THEN CAST(id AS STRING) END AS body")
-    with pytest.raises(PythonException, match="Row 5000 of partition 0 in batch 3 cannot be sent: column 'body'"):
+    wrong = MOST_ROWS + 900  # in the second block
+    frame = spark.range(0, wrong + 100, 1, 1).selectExpr(f"CASE WHEN id <> {wrong} THEN CAST(id AS STRING) END AS body")
+    with pytest.raises(PythonException, match=f"Row {wrong} of partition 0 in batch 3 cannot be sent: column 'body'"):
         target.sink(**through(target, proxy))(frame, 3)
     reported = depth(client, target.queue)
     wait_until(lambda: not proxy.open_connections, "the end of the connection of the failed task")
     assert depth(client, target.queue) == reported
-    assert taken(client, target.queue) == dict.fromkeys(range(4096), 1), "the block before that of the row"
+    assert taken(client, target.queue) == dict.fromkeys(range(MOST_ROWS), 1), "the block before that of the row"
 
 
 @pytest.mark.sampled("network", every=2)

@@ -262,7 +262,7 @@ def test_an_exchange_is_asked_for_before_and_after_and_again_after_a_loss(fake_s
     task.run(rows(5000), rows(5000))
     assert fake_sink.asked == {"exchange amq.direct": 2}
     fake_sink.clients[0].script = Script(breaks_after=4100)
-    task.run(rows(5000))
+    task.run(rows(4000), rows(1000, 4000))
     assert fake_sink.asked == {"exchange amq.direct": 2 + 3}
 
 
@@ -538,7 +538,7 @@ def rabbit() -> FakeBroker:
 
 
 def test_a_broker_that_returns_is_asked_for_the_exchange_only(rabbit: FakeBroker) -> None:
-    assert Task(rabbit).run(rows(5000)).messages == 5000
+    assert Task(rabbit).run(rows(4000), rows(1000, 4000)).messages == 5000
     assert rabbit.asked == {"exchange amq.direct": 2}
     with pytest.raises(PublishFailed, match="there is no such exchange"):
         Task(rabbit, exchange="missing").run(rows(3))
