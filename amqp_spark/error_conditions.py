@@ -75,7 +75,7 @@ class SparkCondition(Condition):
     ROW_INVALID = (
         "{place} cannot be sent: {reason}.",
         "Correct the row, or filter it out before the write.",
-        "Nothing of the row and of its block of up to 4096 rows was sent; rows before may have been sent.")
+        "Nothing of the row and of its block of up to 10,000 rows was sent; rows before may have been sent.")
     BODY_TYPE_CONFLICT = (
         "A body of type {type} is sent as {sent}, and option contentType is {content_type!r}.",
         "Leave the option out, or make the body BINARY or STRING.")
