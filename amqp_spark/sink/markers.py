@@ -107,7 +107,9 @@ class Markers:
     def _subscribed(self) -> Subscription:
         if self._subscription is None:
             with allowed(f"declare and consume the queue {self._queue!r}", self._whose):
-                self._client.declare_queue(self._queue, durable=True)  # it may have been deleted
+                # It may have been deleted. Broker-J needs ten times as long to declare a queue as to query it.
+                if not self.exist():
+                    self._client.declare_queue(self._queue, durable=True)
                 self._subscription = self._client.subscribe(self._queue)
         return self._subscription
 

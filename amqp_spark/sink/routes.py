@@ -100,6 +100,8 @@ class Routes:
         self._again: tuple[list[Target], RouteQueries] | None = None
         self._again_at = 0.0
         self._gone: list[Gone] = []
+        self._next = Targets("", "", 0, 0)
+        """Targets of the rows that are sent next."""
 
     def connected(self, client: Client, settle: Callable[[], object]) -> None:
         """Use this connection for queries from now on. Answers of another one are queried again before they count.
@@ -132,9 +134,10 @@ class Routes:
         cannot be queried. An empty key is never queried, since qpidd reads the query as "is anything bound?"; as
         nothing shows that a queue is bound with it, the row counts as unroutable.
         """
-        if not self._asks_bindings or self._is_elsewhere(exchange):
+        asks = self._asks_bindings and not self._is_elsewhere(exchange)
+        targets = self._next = Targets(exchange, routing_key if asks else "", start, stop)
+        if not asks:
             return []
-        targets = Targets(exchange, routing_key, start, stop)
         self._learn({(name, None) for name, _ in targets.names if name})
         keyed = [pair for pair in targets.names if self._needs_key(pair[0])]
         self._learn({pair for pair in keyed if pair[1]})
@@ -142,11 +145,10 @@ class Routes:
             return []
         return targets.rows_of({pair for pair in keyed if not pair[1] or not self._known[pair].there})
 
-    def sent(self, exchange: Values, routing_key: Values, start: int, stop: int, first_row: int) -> None:
-        """Record that these rows, for which :meth:`unbound` was called, are sent now, so that they rest on the known
+    def sent(self, first_row: int) -> None:
+        """Record that the rows of the latest call of :meth:`unbound` are sent now, so that they rest on the known
         answers for their targets. ``first_row``: position in the partition of row 0."""
-        keys = "" if not self._asks_bindings or self._is_elsewhere(exchange) else routing_key
-        targets = Targets(exchange, keys, start, stop)
+        targets = self._next
         for (name, key), rows, first in zip(targets.names, targets.counts, targets.firsts, strict=True):
             for target in ((name, None), (name, key)):
                 known = self._known.get(target)

@@ -176,7 +176,7 @@ class Sender:
         new = [index for index in unbound if origin.row(index) >= self._counted_rows]
         self.discarded += len(new)  # sent all the same: an alternate exchange may get them
         self._counted_rows = max(self._counted_rows, origin.row(stop))
-        routes.sent(origin.exchange, origin.routing_key, start, stop, origin.first_row)
+        routes.sent(origin.first_row)
 
     def _judge_gone(self) -> None:
         """Fail the task if the target of sent messages is missing now, unless they may be discarded.

@@ -32,7 +32,7 @@ class Asking(Routes):
         """Treat a run as the sink does: find its unbound rows, when it is noted as sent."""
         assert self.missing(exchange, 0, count) is None
         unbound = self.unbound(exchange, key, 0, count)
-        self.sent(exchange, key, 0, count, first_row)
+        self.sent(first_row)
         return unbound
 
     def later(self) -> list[Gone]:
