@@ -7,6 +7,7 @@ any kind (``make broker`` prints them for a Broker-J); tests of what it does not
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import uuid
@@ -250,6 +251,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session = builder.getOrCreate()
     yield session
     session.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector what collection makes: thousands of tests, which stay to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

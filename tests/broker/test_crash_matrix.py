@@ -24,14 +24,17 @@ from tests.matrix.cases import (
     quorum_cases,
     sample,
 )
-from tests.matrix.place import Place
+from tests.matrix.place import Place, driver_of
 from tests.matrix.results import how_to_repeat
-from tests.matrix.servers import SERVERS
+from tests.matrix.servers import BROKER_J, SERVERS
 from tests.support import choice
+from tests.support.query_process import CrashPoints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from tests.matrix.servers import Server
+    from tests.support.query_process import QueryProcess
     from tests.support.rabbitmq import RabbitMQNode
 
 SEED = 1
@@ -94,8 +97,29 @@ def test_a_case_is_found_again_by_its_name() -> None:
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Place]:
-    with Place() as place:
+def points() -> Iterator[CrashPoints]:
+    points = CrashPoints()
+    yield points
+    points.close()
+
+
+@pytest.fixture(scope="module")
+def driver(points: CrashPoints) -> Iterator[QueryProcess]:
+    """One for all brokers: a Spark takes longer to start than most cases."""
+    driver = driver_of(points)
+    yield driver
+    driver.close()
+
+
+@pytest.fixture(scope="module")
+def at(driver: QueryProcess, points: CrashPoints) -> Callable[[Server], Place]:
+    """A function that makes the place of cases at a broker of its own."""
+    return lambda server: Place(server=server, given_driver=driver, points=points)
+
+
+@pytest.fixture(scope="module")
+def place(at: Callable[[Server], Place]) -> Iterator[Place]:
+    with at(BROKER_J) as place:
         yield place
 
 
@@ -112,10 +136,10 @@ ON_RABBITMQ = [
 
 
 @pytest.fixture(scope="module")
-def quorum_place(rabbitmq: RabbitMQNode) -> Iterator[Place]:
+def quorum_place(rabbitmq: RabbitMQNode, at: Callable[[Server], Place]) -> Iterator[Place]:
     """A node of its own, since it is killed; the shared one shows that there is a RabbitMQ."""
     del rabbitmq
-    with Place(server=SERVERS["rabbitmq-quorum"]) as place:
+    with at(SERVERS["rabbitmq-quorum"]) as place:
         yield place
 
 
@@ -144,8 +168,8 @@ ON_BOX = [
 @pytest.mark.timeout(900)
 @pytest.mark.sampled("group", every=2)
 @pytest.mark.parametrize("group", ON_BOX, ids=lambda group: str(group[0].kind))
-def test_promises_are_kept_on_the_embedded_broker(group: list[Case]) -> None:
-    with Place(server=SERVERS["box"]) as place:
+def test_promises_are_kept_on_the_embedded_broker(at: Callable[[Server], Place], group: list[Case]) -> None:
+    with at(SERVERS["box"]) as place:
         check(place, chosen(group))
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -15,8 +15,11 @@ from amqp_core.v0_10.messages import Message
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pyspark.sql import SparkSession
+
     from tests.support.fixtures import Connect, OwnBroker
 
+PASSWORD = "pl41n-t0-see"
 SCRIPT = """
 import json, os, sys
 from pyspark.sql import SparkSession
@@ -36,19 +39,41 @@ print(json.dumps({"browsed": browsed.count(), "streamed": sorted(streamed), "pla
 """
 
 
-@pytest.mark.spark
-@pytest.mark.broker
-def test_installed_it_is_found_from_an_empty_directory_and_plans_show_no_password(
-    own_broker: OwnBroker, connect: Connect, tmp_path: Path
-) -> None:
-    password = "pl41n-t0-see"
-    broker = own_broker(users={"reader": password}, durable=False)
+def login(own_broker: OwnBroker, connect: Connect) -> dict[str, str]:
+    """Options for a queue with two messages, "a" and "b", of a broker that has a password of its own."""
+    broker = own_broker(users={"reader": PASSWORD}, durable=False)
     client = connect(broker=broker)
     client.declare_queue("q")
     for body in (b"a", b"b"):
         client.publish(Message(body=body), routing_key="q")
     client.confirm()
-    options = {"url": broker.url(), "queue": "q", "username": "reader", "password": password}
+    return {"url": broker.url(), "queue": "q", "username": "reader", "password": PASSWORD}
+
+
+@pytest.mark.spark
+@pytest.mark.broker
+def test_plans_and_progress_show_no_password(spark: SparkSession, own_broker: OwnBroker, connect: Connect) -> None:
+    options = login(own_broker, connect)
+    browsed = spark.read.format("amqp").options(**options).load()
+    streamed = spark.readStream.format("amqp").options(**options).schema("body STRING").load()
+    query = streamed.writeStream.format("memory").queryName("taken").trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sorted(row.body for row in spark.table("taken").collect()) == ["a", "b"]
+    jvm: Any = browsed
+    shown = [jvm._jdf.queryExecution().toString(), cast("Any", query)._jsq.explainInternal(True)]
+    shown += [each.json for each in query.recentProgress]
+    assert len(shown) >= 3
+    assert "amqp" in shown[0]
+    assert not any(PASSWORD in text for text in shown)
+
+
+@pytest.mark.thorough
+@pytest.mark.spark
+@pytest.mark.broker
+def test_installed_it_is_found_from_an_empty_directory_and_plans_show_no_password(
+    own_broker: OwnBroker, connect: Connect, tmp_path: Path
+) -> None:
+    options = login(own_broker, connect)
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
         "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "OPTIONS": json.dumps(options),
     }  # fmt: skip
@@ -60,8 +85,8 @@ def test_installed_it_is_found_from_an_empty_directory_and_plans_show_no_passwor
     # Counted after the stream has taken them: a browser sees what is there at the time of the action.
     assert (seen["browsed"], seen["streamed"]) == (0, ["a", "b"])
     assert len(seen["plans"]) == 2
-    assert password not in done.stdout
-    assert password not in done.stderr
+    assert PASSWORD not in done.stdout
+    assert PASSWORD not in done.stderr
 
 
 def test_the_package_that_spark_looks_for_imports_nothing_of_ours() -> None:

@@ -27,21 +27,29 @@ _SLOTS = 14
 """Concurrent tasks: each query that waits at a point inside a task occupies one slot."""
 
 
+def driver_of(points: CrashPoints, slots: int = _SLOTS) -> QueryProcess:
+    """A driver for cases, which has not started."""
+    return QueryProcess(points=points, settings={"spark.master": f"local[{slots},4]"})
+
+
 @dataclass
 class Place:
-    """A context manager that starts the environment, and ends it."""
+    """A context manager that starts the environment, and ends it.
+
+    ``given_driver``: one that several places use in turn, with these ``points``; its owner ends both.
+    """
 
     slots: int = _SLOTS
     server: Server = BROKER_J
     given_broker: MortalBroker | None = None
+    given_driver: QueryProcess | None = None
     points: CrashPoints = field(default_factory=CrashPoints)
     directory: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="amqp-spark-matrix-")))
     _clients: dict[str, Client] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.broker = self.given_broker or self.server.make()
-        settings = {"spark.master": f"local[{self.slots},4]"}
-        self.driver = QueryProcess(points=self.points, settings=settings)
+        self.driver = self.given_driver or driver_of(self.points, self.slots)
         self._proxy: FaultProxy | None = None
 
     def __enter__(self) -> Self:
@@ -49,7 +57,8 @@ class Place:
             self.broker.start()
             self._proxy = FaultProxy(address(self.broker), record=False)
             self._proxy.__enter__()
-            self.driver.start()
+            if not self.driver.running:
+                self.driver.start()
         except BaseException:
             self.close()
             raise
@@ -61,11 +70,12 @@ class Place:
     def close(self) -> None:
         """End everything."""
         self.forget_clients()
-        self.driver.close()
+        if self.given_driver is None:
+            self.driver.close()
+            self.points.close()
         if self._proxy is not None:
             self._proxy.close()
         self.broker.close()
-        self.points.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     @property
