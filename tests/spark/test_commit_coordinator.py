@@ -16,7 +16,7 @@ from amqp_spark.state.names import query_key
 from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import DONE, OPEN, WriterState
 from amqp_spark.state.xids import Run
-from tests.spark.commit_support import WriterBroker, driver
+from tests.spark.commit_support import NAMES, WriterBroker, driver
 
 if TYPE_CHECKING:
     from amqp_core.address import ConnectOptions
@@ -65,6 +65,18 @@ def test_a_branch_that_expires_while_its_timer_is_renewed(qpidd: bool) -> None:
         driver(fake).commit(tasks, 0)
     assert "swap open" not in fake.calls
     assert "commit" not in fake.calls
+
+
+# ------------------------------------------------------------------------------------------------------------- markers
+def test_the_marker_queue_is_declared_only_if_it_is_missing(fake: WriterBroker) -> None:
+    """Broker-J needs ten times as long to declare a queue as to answer a query."""
+    assert driver(fake).commit([fake.task(0)], 0)
+    assert NAMES.markers not in fake.declared
+    task = fake.task(1)
+    fake.delete(NAMES.markers)
+    with pytest.raises(StateError, match=r"AMQP_MARKERS_DELETED.*batch 1"):
+        driver(fake).commit([task], 1)
+    assert NAMES.markers in fake.declared
 
 
 # --------------------------------------------------------------------------------------------------------------- races
