@@ -15,7 +15,7 @@ from tests.broker.crash_scenarios import Setting, shared_setting
 from tests.broker.exactly_once_support import Fate, Writer
 from tests.broker.transactions_support import Command
 from tests.support.dial import dial
-from tests.support.query_process import QueryProcess
+from tests.support.query_process import CrashPoints, QueryProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,6 +90,13 @@ def fate(monkeypatch: pytest.MonkeyPatch) -> Fate:
     fate = Fate()
     monkeypatch.setattr(crashpoints, "reached", fate)
     return fate
+
+
+@pytest.fixture(scope="module")
+def points() -> Iterator[CrashPoints]:
+    """Crash points of the drivers of a module."""
+    with contextlib.closing(CrashPoints()) as points:
+        yield points
 
 
 @pytest.fixture(scope="module")

@@ -28,13 +28,12 @@ from tests.matrix.place import Place, driver_of
 from tests.matrix.results import how_to_repeat
 from tests.matrix.servers import BROKER_J, SERVERS
 from tests.support import choice
-from tests.support.query_process import CrashPoints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.matrix.servers import Server
-    from tests.support.query_process import QueryProcess
+    from tests.support.query_process import CrashPoints, QueryProcess
     from tests.support.rabbitmq import RabbitMQNode
 
 SEED = 1
@@ -94,13 +93,6 @@ def test_a_case_is_found_again_by_its_name() -> None:
     cases = all_cases(2, quorum=True)
     assert [Case.parse(str(case)) for case in cases] == cases
     assert len({str(case) for case in cases}) == len(cases)
-
-
-@pytest.fixture(scope="module")
-def points() -> Iterator[CrashPoints]:
-    points = CrashPoints()
-    yield points
-    points.close()
 
 
 @pytest.fixture(scope="module")

@@ -192,14 +192,6 @@ ALL = numbers(FIRST + OWNED + LEFT)
 
 
 @pytest.fixture(scope="module")
-def points() -> Iterator[CrashPoints]:
-    """Those of the driver."""
-    points = CrashPoints()
-    yield points
-    points.close()
-
-
-@pytest.fixture(scope="module")
 def driver(object_store: ObjectStore, points: CrashPoints) -> Iterator[QueryProcess]:
     """One driver for all tests; the credentials of the object store are in its environment."""
     with QueryProcess(points=points) as driver:

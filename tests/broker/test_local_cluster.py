@@ -32,13 +32,6 @@ COUNT = 3000
 
 
 @pytest.fixture(scope="module")
-def points() -> Iterator[CrashPoints]:
-    points = CrashPoints()
-    yield points
-    points.close()
-
-
-@pytest.fixture(scope="module")
 def cluster(points: CrashPoints) -> Iterator[QueryProcess]:
     """Two executors with one core each."""
     settings = {"spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "512m"}

@@ -48,13 +48,6 @@ def streams(rabbitmq: RabbitMQNode) -> Iterator[Streams]:
 
 
 @pytest.fixture(scope="module")
-def points() -> Iterator[CrashPoints]:
-    found = CrashPoints()
-    yield found
-    found.close()
-
-
-@pytest.fixture(scope="module")
 def _process(points: CrashPoints) -> Iterator[QueryProcess]:
     process = QueryProcess(points=points, settings={"spark.master": "local[16,4]"})
     yield process

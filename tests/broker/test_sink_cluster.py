@@ -31,13 +31,6 @@ _SPECULATION = {
 
 
 @pytest.fixture(scope="module")
-def points() -> Iterator[CrashPoints]:
-    points = CrashPoints()
-    yield points
-    points.close()
-
-
-@pytest.fixture(scope="module")
 def speculating(points: CrashPoints) -> Iterator[QueryProcess]:
     """Two executors that count as two hosts, so that each may run a copy of a slow task of the other."""
     settings = {"spark.master": "two-hosts[1024]", "spark.executor.memory": "512m", **_SPECULATION}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,12 +29,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.thorough, pytes
 PER_FILE = 300
 FILES = 4
 COUNT = FILES * PER_FILE
-
-
-@pytest.fixture(scope="module")
-def points() -> Iterator[CrashPoints]:
-    with closing(CrashPoints()) as points:
-        yield points
 
 
 @pytest.fixture(scope="module")
