@@ -33,7 +33,8 @@ class Capabilities:
         credit: a subscription receives messages only within its credit, counted in messages and in bytes.
         max_unsettled: a subscription may limit the messages that are not settled.
         browse: messages can be read without being acquired.
-        selectors: a subscription may filter by a selector.
+        selectors: a subscription may filter by a selector. Expect the opposite of an unknown broker: it may ignore the
+            selector, and send all messages.
         exchange_queries: existence and type of an exchange can be queried.
         binding_queries: a binding of an exchange can be queried by its key.
         confirms: the broker confirms the messages that it has taken.
@@ -44,7 +45,8 @@ class Capabilities:
         rejects_unroutable: the broker is known to reject unroutable messages. Expect the opposite of an unknown broker:
             it may drop such a message silently.
         lists_branches_in_one_frame: a list of prepared branches that exceeds one frame breaks the connection.
-        zero_timeout_is_none: a branch with a timeout of 0 has no timer; otherwise 0 ends it at once.
+        zero_timeout_is_none: a branch with a timeout of 0 is known to have no timer; elsewhere 0 may end it at once, or
+            stand for the broker's default.
         consumer_priorities: a subscription may have the argument ``x-priority``.
         counts_deliveries: a queue of type quorum counts deliveries, and may drop a message that exceeds its limit.
         unlimited_deliveries: a queue may be declared with a delivery limit of -1: no limit. A broker without this
@@ -65,7 +67,7 @@ class Capabilities:
     credit: bool = True
     max_unsettled: bool = True
     browse: bool = True
-    selectors: bool = True
+    selectors: bool = False
     exchange_queries: bool = True
     binding_queries: bool = True
     confirms: bool = True
@@ -74,7 +76,7 @@ class Capabilities:
     counts_held_messages: bool = True
     rejects_unroutable: bool = False
     lists_branches_in_one_frame: bool = False
-    zero_timeout_is_none: bool = True
+    zero_timeout_is_none: bool = False
     consumer_priorities: bool = False
     counts_deliveries: bool = False
     unlimited_deliveries: bool = False

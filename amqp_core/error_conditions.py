@@ -166,6 +166,11 @@ class CoreCondition(Condition):
         "Let consumers take messages from the full queue, or publish on a new connection.",
         "Broker-J stops a session whose message fills a queue with producer flow control (message.stop). It can forget "
         "to let the session go on if a consumer takes a message at that moment.")
+    UNROUTABLE_DROPPED = (
+        "{peer} confirms and drops what it cannot route: it has not returned a mandatory message to a queue that does "
+        "not exist.",
+        "Use another broker, or another protocol of this one.",
+        "Lost messages would not be noticed. docs/delivery.md has what the sink expects of a broker.")
     OUTCOME_UNKNOWN = (
         "{count} published message(s) were not confirmed: {reason}.",
         "Publish them again, if duplicates are allowed.")

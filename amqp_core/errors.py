@@ -124,6 +124,15 @@ class ReturnedUnexpectedly(ProtocolError):
     retryable: ClassVar[bool] = False
 
 
+class RejectedUnexpectedly(ProtocolError):
+    """The broker rejected a message that it had completed, and a sync behind it as well: it counted as delivered.
+
+    A retry would not send it again.
+    """
+
+    retryable: ClassVar[bool] = False
+
+
 class LimitExceeded(ProtocolError):
     """The peer sent more than a limit allows: frame, segment, map depth, buffer."""
 
@@ -272,6 +281,21 @@ class PublisherStopped(AmqpError):
 
     def __str__(self) -> str:
         return CoreCondition.PUBLISHER_STOPPED(peer=self.peer, seconds=f"{self.seconds:.0f}")
+
+
+class UnroutableDropped(AmqpError):
+    """The broker confirms messages that no queue gets, and does not return them (0-9-1 section basic.publish).
+
+    Attributes:
+        peer: address of the broker.
+    """
+
+    def __init__(self, peer: str) -> None:
+        super().__init__(peer)
+        self.peer = peer
+
+    def __str__(self) -> str:
+        return CoreCondition.UNROUTABLE_DROPPED(peer=self.peer)
 
 
 class OutcomeUnknown(AmqpError):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from amqp_core.error_conditions import CoreCondition
-from amqp_core.errors import ProtocolError, UsageError
+from amqp_core.errors import RejectedUnexpectedly, UsageError
 from amqp_core.sequence_numbers import RangeSet
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class Ledger:
             code, text: the broker's reason (domain reject-code).
 
         Raises:
-            ProtocolError: one of them was forgotten as completed (:meth:`forget`), so that it counted as delivered.
+            RejectedUnexpectedly: one of them was forgotten as completed (:meth:`forget`): it counted as delivered.
         """
         self._check_forgotten(low, high, text)
         if self.rejected and self.rejected[-1].text == text:
@@ -261,7 +261,7 @@ class Ledger:
             return
         first, last = max(low, self._forgotten[0]), min(high, self._forgotten[1])
         if first <= last and not self._rejected_there.covers(first, last):
-            raise ProtocolError(
+            raise RejectedUnexpectedly(
                 "the broker rejects a message that it had completed, and a sync behind it as well, so that it counted "
                 f"as delivered: {text}"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from amqp_core.errors import (
     MessageRejected,
     OutcomeUnknown,
     ProtocolError,
+    RejectedUnexpectedly,
     SessionDetached,
     UsageError,
 )
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.queries import Question
 
 DEFAULT_CALL_TIMEOUT_S = 60.0
+QPIDD_WITH_SELECTORS = (0, 22)
+"""The first version of qpidd that reads a selector; earlier ones ignore it, and send all messages."""
+_JMS_SELECTORS = "qpid.jms-selector"
 # Bytes of a command's frame besides the ranges of ids.
 _ROOM_BESIDES_RANGES = 512
 
@@ -69,7 +74,8 @@ class Client(BaseClient[Driver]):
         self._subscriptions: dict[str, Subscription] = {}
         self._subscribed = 0
         self.transactions = Transactions(driver)
-        accept_mode = spec.MessageAcceptMode.NONE if self.is_qpidd else spec.MessageAcceptMode.EXPLICIT
+        rejects = self.capabilities.rejects_unroutable
+        accept_mode = spec.MessageAcceptMode.EXPLICIT if rejects else spec.MessageAcceptMode.NONE
         window = Window(MAX_IN_FLIGHT, self._most_bytes, small=self.is_qpidd)
         self._publisher = Publisher(
             driver, accept_mode=accept_mode, trusting=self.is_qpidd, window=window, credit=ProducerCredit()
@@ -120,8 +126,11 @@ class Client(BaseClient[Driver]):
 
     @property
     def is_qpidd(self) -> bool:
-        """Whether the broker identifies itself as Apache Qpid C++."""
-        return str(self.server_properties.get("product", "")).startswith("qpid-cpp")
+        """Whether the broker identifies itself as Apache Qpid C++: early ones say ``qpidc``, or no product."""
+        product = str(self.server_properties.get("product", ""))
+        return product.startswith(("qpid-cpp", "qpidc")) or (
+            not product and "qpid.federation_tag" in self.server_properties
+        )
 
     @cached_property
     def capabilities(self) -> Capabilities:
@@ -129,16 +138,25 @@ class Client(BaseClient[Driver]):
 
         Broker-J and the embedded broker reject unroutable messages (with accept-mode explicit). qpidd drops them
         silently, counts only messages that no consumer holds, cannot send the answer of dtx.recover in several frames,
-        and expires a branch with a timeout of 0 seconds at once.
+        and expires a branch with a timeout of 0 seconds at once. An argument of a subscription that a broker does not
+        know it ignores, so a selector needs one that announces selectors, or a qpidd that has them.
         """
         product = str(self.server_properties.get("product", "")).lower()
+        is_known = "broker-j" in product or product == EMBEDDED_PRODUCT
         return Capabilities(
+            selectors=_JMS_SELECTORS in self.features or (self.is_qpidd and self._version >= QPIDD_WITH_SELECTORS),
             counts_held_messages=not self.is_qpidd,
-            rejects_unroutable="broker-j" in product or product == EMBEDDED_PRODUCT,
+            rejects_unroutable=is_known,
             lists_branches_in_one_frame=self.is_qpidd,
-            zero_timeout_is_none=not self.is_qpidd,
+            zero_timeout_is_none=is_known,
             checks_rights_first=product == EMBEDDED_PRODUCT,
         )
+
+    @property
+    def _version(self) -> tuple[int, ...]:
+        """The first two numbers of the broker's version; empty if it does not say it."""
+        found = re.match(r"([0-9]+)\.([0-9]+)", str(self.server_properties.get("version", "")))
+        return () if found is None else tuple(map(int, found.groups()))
 
     def service(self) -> None:
         """Read arrived data and send a heartbeat if one is due, without waiting; for a client that is not in use.
@@ -412,9 +430,9 @@ class Client(BaseClient[Driver]):
         merged = dict(arguments or {})
         if selector is not None:
             # each broker reads its own key and silently ignores the other's
-            if "qpid.jms-selector" in self.features or not self.is_qpidd:
+            if _JMS_SELECTORS in self.features or not self.is_qpidd:
                 merged["x-filter-jms-selector"] = selector
-            if self.is_qpidd or "qpid.jms-selector" not in self.features:
+            if self.is_qpidd or _JMS_SELECTORS not in self.features:
                 merged["x-apache-selector"] = selector
         limit = None if max_unsettled is None else UnsettledLimit(max_unsettled)
         subscription = Subscription(self._driver, destination, self._forget, self._fill, limit)
@@ -607,10 +625,13 @@ class Client(BaseClient[Driver]):
                 enqueued.
             CommandFailed: the broker refused one (unknown exchange, a full queue); messages published after it, and
                 perhaps before, are not enqueued.
+            RejectedUnexpectedly: the broker rejected a message that counted as completed.
         """
         publisher = self._publisher
         try:
             publisher.finish(timeout_s=self._driver.call_timeout_s)
+        except RejectedUnexpectedly:
+            raise
         except (ConnectionFailed, ProtocolError, SessionDetached, DeadlineExceeded) as error:
             if publisher.in_flight:
                 count = publisher.in_flight

@@ -13,6 +13,8 @@ Behaviour of the two brokers, and the consequences:
 - Broker-J rejects transfers that it cannot route or store (message.reject) if their accept-mode is explicit, and also
   completes them; the reject comes first. Its code and text are the same for both reasons.
 - qpidd accepts every transfer whose accept-mode is explicit, even one it has dropped: its accept proves nothing.
+- Broker-J accepts no transfer of a publisher: its completions count, and accept-mode explicit is for the rejects only.
+  By the specification a completion is no success then: a broker that is not known to reject gets accept-mode none.
 - A Broker-J that is shut down cleanly completes transfers which it no longer stores, and closes the connection before
   it reads anything else. So a completion counts only once the broker has answered an execution.sync that was sent after
   the completion was received.
@@ -99,7 +101,8 @@ class Publisher(RunPublisher):
 
         Raises:
             ConnectionLost, ConnectionClosed, SessionDetached, CommandFailed, ProtocolError, DeadlineExceeded: as
-                :meth:`send` does. ProtocolError: also for a reject of a transfer that counted as completed.
+                :meth:`send` does.
+            RejectedUnexpectedly: the broker rejected a transfer that counted as completed.
             UsageError: a send was interrupted, so that a part of its run was never sent; or the client was closed.
         """
         if not self._dirty:
@@ -117,17 +120,23 @@ class Publisher(RunPublisher):
         self._dirty = False
 
     def receive(self, command: spec.Command) -> None:
-        """Process a command of the broker to a publisher: message.reject, and the flow control of producers.
+        """Process a command of the broker to a publisher: message.reject and message.release, and flow control.
 
-        That is message.stop, message.flow and message.set-flow-mode; other commands are ignored.
+        That is message.stop, message.flow and message.set-flow-mode; other commands are ignored. Transfers that the
+        broker releases (message.release) it has not taken: they count as rejected.
 
         Raises:
-            ProtocolError: a reject of a transfer that counted as completed, or of a range that ends before it begins.
+            RejectedUnexpectedly: a reject of a transfer that counted as completed.
+            ProtocolError: a range of ids ends before it begins.
             LimitExceeded: the broker limits more exchanges than can be counted (4096).
         """
         if isinstance(command, spec.MessageReject):
             for low, high in unwrap_ranges(command.transfers or [], self._driver.session.next_id):
                 self._ledger.reject(low, high, command.code or 0, command.text or "")
+            return
+        if isinstance(command, spec.MessageRelease):
+            for low, high in unwrap_ranges(command.transfers or [], self._driver.session.next_id):
+                self._ledger.reject(low, high, spec.MessageRejectCode.UNSPECIFIED, "message.release: it was not taken")
             return
         self.credit.receive(command)
         if isinstance(command, spec.MessageStop):

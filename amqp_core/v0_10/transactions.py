@@ -9,6 +9,7 @@ be sent with all three fields, and a call for an unknown xid raises NotFound and
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from amqp_core.api import Xid
@@ -77,10 +78,12 @@ class Transactions:
         if sent is None:
             self._client.call(spec.TxCommit(), silence_timeout_s=silence_timeout_s)
         else:
-            self._client.send(spec.TxCommit(), sync=True)
+            command_id = self._client.send(spec.TxCommit(), sync=True)
             sent()
-            # it completes only after everything before it
+            # It completes after everything before it in order; the answer to the commit is its own completion.
             self._client.call(spec.ExecutionSync(), silence_timeout_s=silence_timeout_s)
+            done = partial(self._client.is_complete, command_id)
+            self._client.wait_for(done, f"the answer to {spec.TxCommit.NAME}", silence_timeout_s)
 
     def rollback(self) -> None:
         """Roll back (tx.rollback). qpidd keeps accepted messages acquired by the session until they are released.

@@ -6,9 +6,12 @@ Messages of a local transaction go on the channel of the transaction, without co
 
 from __future__ import annotations
 
+import logging
 import math
-from typing import TYPE_CHECKING
+import secrets
+from typing import TYPE_CHECKING, Final
 
+from amqp_core.api import EMBEDDED_PRODUCT
 from amqp_core.error_conditions import CoreCondition, reason
 from amqp_core.errors import (
     CommandFailed,
@@ -16,10 +19,13 @@ from amqp_core.errors import (
     ConnectionFailed,
     DeadlineExceeded,
     MessageRejected,
+    NotFound,
     OutcomeUnknown,
     ProtocolError,
     PublishingBlocked,
     ReturnedUnexpectedly,
+    UnauthorizedAccess,
+    UnroutableDropped,
     UsageError,
 )
 from amqp_core.publisher_window import Window
@@ -41,6 +47,10 @@ if TYPE_CHECKING:
     from amqp_core.v0_9.driver import Driver
 
 _PERSISTENT = 2
+RETURNING: Final = ("rabbitmq", "lavinmq", "broker-j", EMBEDDED_PRODUCT.lower())
+"""Parts of the names of products that are known to return a mandatory message which they cannot route."""
+
+_log = logging.getLogger(__name__)
 
 
 class PublishingClient(Topology):
@@ -51,6 +61,9 @@ class PublishingClient(Topology):
         self._unsettled = Unsettled()
         self.transactions = Transactions(driver, self._unsettled)
         self._in_transaction = 0
+        product = str(self.server_properties.get("product", "")).lower()
+        self._may_drop = not any(name in product for name in RETURNING)
+        """Whether the broker may drop what it cannot route, and was not asked yet."""
         self._publisher = Publisher(driver, window=Window(MAX_IN_FLIGHT, MAX_BYTES_IN_FLIGHT))
         driver.endpoint.on_method[PUBLISHING] = self._published
         driver.endpoint.on_blocked = self._blocked
@@ -149,7 +162,8 @@ class PublishingClient(Topology):
     ) -> Publisher:
         """Return a new publisher of runs of encoded messages; it replaces the previous one.
 
-        :meth:`publish` and :meth:`confirm` use it, too.
+        :meth:`publish` and :meth:`confirm` use it, too. A broker that is not known to return what it cannot route gets
+        a message to a queue with a random name first, once on each connection (0-9-1 section basic.publish, mandatory).
 
         Args:
             max_in_flight: most messages that may be sent and not confirmed (see :mod:`amqp_core.publisher_window`).
@@ -159,13 +173,30 @@ class PublishingClient(Topology):
         Raises:
             UsageError: the previous publisher is not finished, and its channel is open; or the window is empty; or the
                 client has local transactions, of which such messages would not be a part.
+            UnroutableDropped: the broker confirmed a message that no queue got, and has not returned it.
+            OutcomeUnknown, ConnectionLost, ...: of that message, as :meth:`publish` and :meth:`confirm`.
         """
         if self.transactions.is_local:
             why = "a publisher with confirms takes no part in local transactions, which this client has selected"
             raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=why))
+        if self._may_drop:
+            self._ask_for_return()
         window = self._publisher.window.within(max_in_flight, max_bytes_in_flight)
         self._publisher = self._publisher.succeeded(window, blocked_timeout_s)
         return self._publisher
+
+    def _ask_for_return(self) -> None:
+        """Check that a message which no queue can get comes back: a broker might confirm and drop it."""
+        try:
+            self.publish(Message(b"", routing_key=f"amqp-spark.no-queue.{secrets.token_hex(8)}"), "")
+            self.confirm()
+        except (MessageRejected, NotFound):
+            pass
+        except UnauthorizedAccess as error:
+            _log.warning("whether %s returns unroutable messages is not known: %s", self.peer, error)
+        else:
+            raise UnroutableDropped(self.peer)
+        self._may_drop = False
 
     def _process_transaction(self) -> None:
         """Wait until the broker has processed what the transaction has (channel.flow, which changes nothing)."""

@@ -166,8 +166,9 @@ class SourceOptions(ConnectionSettings):
     )
     selector: str | None = option(
         "selector", kinds.text(), None,
-        "JMS message selector that the broker applies; the source sees matching messages only. Not with 0-9-1, which "
-        "has none.",
+        "JMS message selector that the broker applies; the source sees matching messages only. The broker must "
+        "announce selectors (`qpid.jms-selector`), or be qpidd 0.22 or later: others ignore them. Not with 0-9-1, "
+        "which has none.",
     )
     mode: str = option(
         "mode", kinds.choice(FAILFAST, REJECT, PERMISSIVE), FAILFAST,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -322,23 +323,32 @@ def test_a_selector_is_given_so_that_the_broker_reads_it(properties: dict[str, o
     assert subscribe.arguments["x-filter-jms-selector"] == "a = 1"
 
 
+SELECTORS = {"qpid.features": ["qpid.jms-selector"]}
+KNOWN = Capabilities(rejects_unroutable=True, zero_timeout_is_none=True, selectors=True)
+EARLY_QPIDD = Capabilities(counts_held_messages=False, lists_branches_in_one_frame=True)
+
+
 @pytest.mark.parametrize(
-    ("product", "expected"),
+    ("properties", "expected"),
     [
-        ("Apache Qpid Broker-J Core", Capabilities(rejects_unroutable=True)),
-        (
-            "qpid-cpp",
-            Capabilities(counts_held_messages=False, lists_branches_in_one_frame=True, zero_timeout_is_none=False),
-        ),
-        (EMBEDDED_PRODUCT, Capabilities(rejects_unroutable=True, checks_rights_first=True)),
-        ("", Capabilities()),
-        ("another", Capabilities()),
+        ({"product": "Apache Qpid Broker-J Core", **SELECTORS}, KNOWN),
+        ({"product": EMBEDDED_PRODUCT, **SELECTORS}, replace(KNOWN, checks_rights_first=True)),
+        ({"product": "qpid-cpp", "version": "1.39.0"}, replace(EARLY_QPIDD, selectors=True)),
+        ({"product": "qpid-cpp", "version": "0.22"}, replace(EARLY_QPIDD, selectors=True)),
+        ({"product": "qpid-cpp", "version": "0.20"}, EARLY_QPIDD),
+        ({"product": "qpid-cpp", "version": "new"}, EARLY_QPIDD),
+        ({"product": "qpidc", "version": "0.8"}, EARLY_QPIDD),
+        ({"qpid.federation_tag": "x"}, EARLY_QPIDD),
+        ({"product": "another", "qpid.federation_tag": "x", **SELECTORS}, Capabilities(selectors=True)),
+        ({}, Capabilities()),
+        ({"product": "another"}, Capabilities()),
     ],
 )
-def test_what_is_known_of_a_broker(product: str, expected: Capabilities) -> None:
-    """Only one that is known to reject is relied upon."""
-    assert not Capabilities().rejects_unroutable
-    with FakePeer(serve, server_properties={"product": product}) as server:
+def test_what_is_known_of_a_broker(properties: dict[str, object], expected: Capabilities) -> None:
+    """Of one that is not known it is not expected that it rejects, selects, or takes 0 for no timer."""
+    unknown = Capabilities()
+    assert not any((unknown.rejects_unroutable, unknown.selectors, unknown.zero_timeout_is_none))
+    with FakePeer(serve, server_properties=properties) as server:
         assert server.connect().capabilities == expected
 
 

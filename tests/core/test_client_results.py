@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_core.api import Xid
-from amqp_core.errors import ProtocolError
+from amqp_core.errors import ProtocolError, ResourceLimitExceeded
 from amqp_core.v0_10 import spec
 from tests.support.fakepeer import FakePeer, Peer, serve
 
@@ -126,6 +126,22 @@ def test_a_result_is_no_completion() -> None:
         client = server.connect()
         client.transactions.commit()
         client.sync()
+
+
+def test_the_answer_to_a_sync_is_none_to_the_commit_before_it() -> None:
+    def script(peer: Peer) -> None:
+        peer.completing = False
+        peer.open()
+        command_id, _ = peer.expect(spec.TxCommit)
+        sync, _ = peer.expect(spec.ExecutionSync)
+        peer.control(spec.SessionCompleted(commands=[(sync, sync)]))
+        peer.exception(506, command_id, "the store is full")
+        peer.serve()
+
+    sent: list[None] = []
+    with FakePeer(script) as server, pytest.raises(ResourceLimitExceeded, match="the store is full"):
+        server.connect().transactions.commit(lambda: sent.append(None))
+    assert sent == [None]
 
 
 def test_an_unknown_queue_is_an_empty_result() -> None:

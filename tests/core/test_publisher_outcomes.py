@@ -9,8 +9,9 @@ import weakref
 
 import pytest
 
-from amqp_core.errors import ConnectionClosed, ConnectionLost, NotFound, ProtocolError
+from amqp_core.errors import ConnectionClosed, ConnectionLost, NotFound, RejectedUnexpectedly
 from amqp_core.v0_10 import spec
+from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.publisher import Counted, Rejected, Transfers
 from tests.core.publisher_support import Receiver, completed
 from tests.support.fakepeer import QPIDD, FakePeer, Peer, serve
@@ -323,8 +324,42 @@ def test_a_reject_of_what_counted_as_delivered_ends_the_session() -> None:
         publisher = client.publisher()
         publisher.send(numbered(1))
         publisher.finish()
-        with pytest.raises(ProtocolError, match=r"rejects a message that it had completed, .* as delivered"):
+        with pytest.raises(RejectedUnexpectedly, match=r"rejects a message that it had completed") as late:
             client.purge_queue("q")
+        assert not late.value.retryable, "another connection would not send it again"
+
+
+def test_a_confirm_raises_the_reject_of_what_an_earlier_one_has_confirmed() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        first, _ = peer.expect(spec.MessageTransfer)
+        peer.expect(spec.MessageTransfer)
+        peer.send(spec.MessageReject(transfers=[(first, first)], code=1, text="late"))
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        client.publish(Message(b"x"))
+        client.confirm()
+        client.publish(Message(b"y"))
+        with pytest.raises(RejectedUnexpectedly, match="late"):
+            client.confirm()
+
+
+def test_a_message_that_the_broker_releases_was_not_taken() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        command_id, _ = peer.expect(spec.MessageTransfer)
+        peer.send(spec.MessageRelease(transfers=[(command_id, command_id)]))
+        peer.serve()
+
+    with FakePeer(script) as server:
+        publisher = server.connect().publisher()
+        publisher.send(numbered(2))
+        publisher.finish()
+        (rejected,) = publisher.take_rejected()
+        assert (rejected.index, rejected.code, rejected.is_unroutable) == (0, 0, False)
+        assert "message.release" in rejected.text
 
 
 def test_a_reject_may_be_said_again_much_later() -> None:

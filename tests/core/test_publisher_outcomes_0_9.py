@@ -15,6 +15,7 @@ from amqp_core.errors import (
     ResourceLimitExceeded,
     ReturnedUnexpectedly,
     UnauthorizedAccess,
+    UnroutableDropped,
 )
 from amqp_core.transfer_ledger import Rejected, runs_of
 from amqp_core.v0_9 import spec
@@ -291,6 +292,61 @@ def test_confirm_does_not_pass_over_a_message_that_returns_after_its_ack() -> No
         client.publish(Message(b"x"), "x", "k")
         with pytest.raises(ReturnedUnexpectedly):
             client.confirm()
+
+
+# ----------------------------------------------------------------------------- brokers that may drop what is unroutable
+ANOTHER: dict[str, object] = {"product": "Another", "capabilities": {"publisher_confirms": True}}
+
+
+@pytest.mark.parametrize("answer", ["return", "nack", "not found", "access refused"])
+def test_an_unknown_broker_that_does_not_drop_the_first_message_publishes(
+    answer: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    peers: list[Peer] = []
+
+    def script(peer: Peer) -> None:
+        peers.append(peer)
+        peer.open()
+        first = peer.published()
+        if answer == "return":
+            peer.give_back(first)
+            peer.ack(1)
+        elif answer == "nack":
+            peer.nack(1)
+        elif answer == "not found":
+            peer.refuse(404, "NOT_FOUND - no such queue")
+        else:
+            peer.refuse(403, "ACCESS_REFUSED - no")
+        peer.acking = True
+        peer.serve()
+
+    with FakePeer(script, server_properties=ANOTHER) as server:
+        client = server.connect()
+        for _ in range(2):  # a publisher after another: it is asked once
+            publisher = client.publisher()
+            publisher.send(numbered(2))
+            publisher.finish()
+            assert publisher.completed.transfers == 2
+    (peer,) = peers
+    first, *others = peer.messages
+    assert (first.method.exchange, first.method.mandatory) == ("", True)
+    assert first.method.routing_key.startswith("amqp-spark.no-queue.")
+    assert [message.content.body for message in others] == [b"0:", b"1:"] * 2
+    assert any("is not known" in each.message for each in caplog.records) == (answer == "access refused")
+
+
+def test_a_broker_that_drops_what_it_cannot_route_is_not_published_to() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.published()
+        peer.ack(1)
+        peer.serve()
+
+    with FakePeer(script, server_properties=ANOTHER) as server:
+        client = server.connect()
+        with pytest.raises(UnroutableDropped, match="has not returned a mandatory message") as caught:
+            client.publisher()
+        assert not caught.value.retryable
 
 
 # ------------------------------------------------------------------------------------------------ errors of the channel

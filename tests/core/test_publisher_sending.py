@@ -63,7 +63,11 @@ def test_a_run_shows_how_much_it_is_and_nothing_of_what() -> None:
 
 
 def test_what_a_broker_has_to_be_told_depends_on_the_broker() -> None:
-    with FakePeer(serve) as java, FakePeer(serve, server_properties=QPIDD, max_frame_size=8192) as qpidd:
+    product: dict[str, object] = {"product": "Apache Qpid Broker-J Core"}
+    with (
+        FakePeer(serve, server_properties=product) as java,
+        FakePeer(serve, server_properties=QPIDD, max_frame_size=8192) as qpidd,
+    ):
         publisher = java.connect().publisher()
         assert (publisher.accept_mode, publisher.max_frame_size) == (spec.MessageAcceptMode.EXPLICIT, 65535)
         publisher = qpidd.connect().publisher()

@@ -19,6 +19,7 @@ from amqp_core.errors import (
     InternalError,
     OutcomeUnknown,
     PublishingBlocked,
+    RejectedUnexpectedly,
     VirtualHostRefused,
 )
 from amqp_core.v0_9.driver import PUBLISHING
@@ -214,6 +215,17 @@ def test_what_trying_again_cannot_mend_is_not_tried_again(fake_sink: FakeBroker,
     with pytest.raises(type(error)):
         task.run(rows(1))
     assert task.waits == []
+
+
+@pytest.mark.parametrize("in_flight", [0, 2])
+def test_a_message_that_is_rejected_after_it_counted_as_delivered_fails_the_task(in_flight: int) -> None:
+    """It is nowhere, and a new connection would send only those behind it."""
+    late = RejectedUnexpectedly("the broker rejects a message that it had completed")
+    broker = FakeBroker(Script(breaks_after=3, completes=3 - in_flight, error=late))
+    task = Task(broker)
+    with pytest.raises(OutcomeUnknown if in_flight else RejectedUnexpectedly, match="that it had completed"):
+        task.run(rows(3), rows(5, 3))
+    assert (len(broker.clients), task.waits) == (1, [])
 
 
 def test_a_kept_connection_that_broke_unseen_costs_no_attempt() -> None:

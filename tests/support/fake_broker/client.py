@@ -86,6 +86,7 @@ class FakeClient:
     def capabilities(self) -> Capabilities:
         qpidd = self.broker.qpidd
         capabilities = Capabilities(
+            selectors=True,
             counts_held_messages=self.broker.counts_held,
             rejects_unroutable=not qpidd,
             lists_branches_in_one_frame=qpidd,
