@@ -168,6 +168,18 @@ class Identity(NamedTuple):
     named: bool
 
 
+class Ready(NamedTuple):
+    """The first message of a queue that was ready, which a client has received and returned.
+
+    Attributes:
+        redelivered: whether it was marked as delivered before.
+        identity: see :class:`Identity`; ``None``: it cannot be decoded.
+    """
+
+    redelivered: bool
+    identity: Identity | None
+
+
 class Message(Protocol):
     """A received message."""
 
@@ -524,11 +536,11 @@ class Client(Protocol):
         Only if the broker counts deliveries (:attr:`Capabilities.counts_deliveries`).
         """
 
-    def pass_barrier(self, queue: str) -> bool | None:
+    def pass_barrier(self, queue: str) -> Ready | None:
         """Wait until the queue has processed for good what this session has sent to it, and survives a crash with it.
 
-        Only for queues of type quorum. For this the first message that is ready is received and returned. ``None``: the
-        queue had none; else whether that message was marked as delivered before.
+        Only for queues of type quorum. For this the first message that is ready is received and returned: it comes
+        again, marked as redelivered. ``None``: the queue had none.
         """
 
     def release(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False) -> None:

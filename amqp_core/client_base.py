@@ -10,7 +10,7 @@ from amqp_core.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from amqp_core.api import Block, Identity, LogEntry
+    from amqp_core.api import Block, Identity, LogEntry, Ready
     from amqp_core.transport import Transport
 
 
@@ -129,7 +129,7 @@ class BaseClient(Generic[DriverT]):
         """
         raise _not_counted("Identities of messages")
 
-    def pass_barrier(self, queue: str) -> bool | None:
+    def pass_barrier(self, queue: str) -> Ready | None:
         """Refused, as :meth:`identities`.
 
         Raises:

@@ -167,6 +167,11 @@ class SparkCondition(Condition):
         "Let the publishers set a unique message_id.",
         "RabbitMQ does not say whether it still knows an acknowledgement. Messages that are equal in every byte are "
         "rather read twice than lost. The source subscribes again.")
+    MESSAGES_TAKEN_BACK = (
+        "Queue {queue!r} has taken messages back from this consumer, and delivers them again.",
+        "If it repeats, look for a broken link between the nodes of the cluster, and for others that read this queue.",
+        "RabbitMQ takes back what a consumer holds when its node loses the leader of the queue, and ignores later "
+        "acknowledgements without a word. The source subscribes again, and drops what it has accepted.")
     MESSAGES_HELD_LONG = (
         "Queue {queue!r}: messages that were received {seconds} s ago are not accepted yet, and the broker may take "
         "them back.",

@@ -6,9 +6,9 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from amqp_core.api import EMBEDDED_PRODUCT, Capabilities
+from amqp_core.api import EMBEDDED_PRODUCT, Capabilities, Ready
 from amqp_core.error_conditions import CoreCondition
-from amqp_core.errors import AmqpError, ProtocolError, UndecodableMessage, UsageError
+from amqp_core.errors import AmqpError, DecodeError, ProtocolError, UndecodableMessage, UsageError
 from amqp_core.failover import connect_any
 from amqp_core.protocol_header import HEADERS_0_9
 from amqp_core.transport import tls_context
@@ -19,7 +19,7 @@ from amqp_core.v0_9.fetcher import Fetcher
 from amqp_core.v0_9.log_messages import log_entry
 from amqp_core.v0_9.messages import Message, earlier_deliveries
 from amqp_core.v0_9.publishing_client import PublishingClient
-from amqp_core.v0_9.redelivery import first_is_redelivered, identities, redelivered
+from amqp_core.v0_9.redelivery import first_is_redelivered, identities, identity, redelivered
 from amqp_core.v0_9.routing import by_consumer_tag, consumer_tag_of
 from amqp_core.v0_9.subscription import Subscription
 from amqp_core.v0_9.topology import not_supported
@@ -359,7 +359,7 @@ class Client(PublishingClient):
         """Return what identifies messages of a block (quorum queues): see :mod:`amqp_core.v0_9.redelivery`."""
         return list(identities(block, indices))
 
-    def pass_barrier(self, queue: str) -> bool | None:
+    def pass_barrier(self, queue: str) -> Ready | None:
         """Wait until a quorum queue has logged all settlements that this client has sent (basic.get).
 
         The queue processes basic.get after everything that came before on the same channel, in one log that survives
@@ -368,12 +368,16 @@ class Client(PublishingClient):
         Raises:
             NotFound: no such queue: the client has ended.
         """
-        method, _content = self._driver.ask(CONSUMING, spec.BasicGet(queue=queue))
-        if not isinstance(method, spec.BasicGetOk):
+        method, content = self._driver.ask(CONSUMING, spec.BasicGet(queue=queue))
+        if not isinstance(method, spec.BasicGetOk) or content is None:
             return None
         self._unsettled.arrived(method.delivery_tag, 1)
         self.release([(method.delivery_tag, method.delivery_tag)])
-        return method.redelivered
+        try:
+            message = Message(content.body, content.properties, method.exchange, method.routing_key)
+        except DecodeError:
+            return Ready(method.redelivered, None)
+        return Ready(method.redelivered, identity(message))
 
     def _refusals(self, ranges: Sequence[tuple[int, int]], *, requeue: bool) -> list[spec.Method]:
         """The methods that settle without accepting; basic.nack only if the broker knows it (an extension)."""

@@ -18,6 +18,9 @@ A doubt ends
   barrier after that finds the queue empty, or with a message that was never delivered, everything that was returned
   went to our consumer; and (3) a sync after that brings it here.
 
+A batch is in doubt again if the queue has taken messages back from a session that lives: :mod:`.return_watch`. Then all
+that this session has acknowledged may come again, and the session is replaced.
+
 While messages are withheld, no other batch is acknowledged: so every batch is acknowledged by one command, for all that
 the session has received up to some message, which the queue applies as a whole. If messages are kept after all, the
 session is replaced, so that they come in their order.
@@ -37,7 +40,7 @@ import secrets
 import time
 from array import array
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from amqp_core.blocks import Block
 from amqp_core.errors import ResourceLocked
@@ -45,6 +48,7 @@ from amqp_spark import crashpoints
 from amqp_spark.arrow.decode import EqualMessages
 from amqp_spark.datasource.consumer_setup import DYING_SECONDS
 from amqp_spark.datasource.exactly_once.recognition import Recognition, Verdict
+from amqp_spark.datasource.exactly_once.return_watch import ReturnWatch
 from amqp_spark.datasource.exactly_once.waiting import meanwhile
 from amqp_spark.datasource.receive_buffer import add_range
 from amqp_spark.error_conditions import SparkCondition
@@ -126,6 +130,9 @@ class QuorumState:
         self._recorded: dict[str, bool] = {}
         """The same as the newest file of the state has it."""
         self._recognition = Recognition()
+        self._watch = ReturnWatch()
+        self._acknowledged: list[str] = []
+        """Files of batches that this session has acknowledged, oldest first."""
         self.recognised = self.alike = 0
         self.oldest = float("-inf")
         """No message that waits to be owned was received before this time; for the next :meth:`swap`."""
@@ -212,10 +219,11 @@ class QuorumState:
             sent()
         if accept:
             crashpoints.reached(crashpoints.ACKED_WITHOUT_BARRIER)
-            self._session.pass_barrier(self._consumer.queue)
+            self._pass_barrier()
             self._check_ours(self.oldest)
             crashpoints.reached(crashpoints.BARRIER_UNNOTED)
             del self._doubts[owned[-1]]
+            self._acknowledged = [file for file in self._acknowledged if file in owned] + owned[-1:]
 
     @property
     def dying_seconds(self) -> float:
@@ -292,6 +300,8 @@ class QuorumState:
         self._look_at_owned(batches)
         self._recognition.restart()
         self._alone = self._due = self._past = self._last_was_redelivered = False
+        self._watch.restart()
+        self._acknowledged = []
         self._once_alone = None
         self._begun_at = self._last_arrival = self._clock()
         self._next_look, self._pause, self._fresh_looks = self._begun_at, LOOK_SECONDS, 0
@@ -302,18 +312,28 @@ class QuorumState:
             )  # fmt: skip
 
     def sift(self, blocks: Sequence[AnyBlock]) -> list[AnyBlock]:
-        """Return blocks without the messages that may be in doubt."""
-        if not self.in_doubt:
-            return list(blocks)
+        """Return blocks without the messages that may be in doubt.
+
+        Raises:
+            ConsumerStalled: the queue has taken messages back: the session must be replaced.
+        """
         kept: list[AnyBlock] = []
         for block in blocks:
             flagged = self._session.redelivered(block)
-            found = zip(flagged, self._session.identities(block, flagged), strict=True)
-            withheld = [index for index, each in found if self._recognition.withholds(each, block.first_id + index)]
+            found = self._session.identities(block, flagged) if flagged else []
+            taken_back = self._watch.arrived(len(block.ends), flagged, found)
+            if not self.in_doubt:
+                if taken_back is not None:
+                    self._doubt_again(taken_back)
+                kept.append(block)
+                continue
+            marked = zip(flagged, found, strict=True)
+            withheld = [index for index, each in marked if self._recognition.withholds(each, block.first_id + index)]
             self._look_at_fresh(block, flagged)
             self._last_was_redelivered = bool(flagged) and flagged[-1] == len(block.ends) - 1
             kept += without(block, withheld) if withheld else [block]
-        self._last_arrival = self._clock()
+        if self.in_doubt:
+            self._last_arrival = self._clock()
         return kept
 
     def resolve(self) -> int:
@@ -384,10 +404,32 @@ class QuorumState:
                 raise StateError(SparkCondition.QUEUE_SHARED(owner=self._shown, count=count - 1))
             if not self._alone:
                 return
-        if self._session.pass_barrier(self._consumer.queue):
+        ready = self._session.pass_barrier(self._consumer.queue)
+        self._watch.returned(ready)
+        if ready is not None and ready.redelivered:
             return
         self._session.sync()
         self._due = True  # what has come with the answer is sifted before the next decision
+
+    def _pass_barrier(self) -> None:
+        """Wait until the queue has logged the acknowledgement of a batch; see the module.
+
+        Raises:
+            ConsumerStalled: the queue has taken messages back, so that it may have ignored the acknowledgement.
+        """
+        taken_back = self._watch.returned(self._session.pass_barrier(self._consumer.queue))
+        if taken_back is not None:
+            self._doubt_again(taken_back)
+
+    def _doubt_again(self, digest: bytes) -> NoReturn:
+        """Doubt all that this session has acknowledged, since messages were taken back from it, and end it."""
+        assert self.body is not None
+        self._watch.replaced_for(digest)
+        owned = {batch.file for batch in ConsumerState.load(self.body).owned}
+        again = dict.fromkeys((file for file in self._acknowledged if file in owned), False)
+        self._doubts = again | self._doubts
+        self.note()
+        raise ConsumerStalled(SparkCondition.MESSAGES_TAKEN_BACK(queue=self._consumer.queue))
 
     def _check_ours(self, oldest: float) -> None:
         """Check that no acknowledged message, received at ``oldest`` or later, was taken back before."""
@@ -417,7 +459,6 @@ class QuorumState:
         return False
 
     def _carry_out(self, verdict: Verdict) -> int:
-        queue = self._consumer.queue
         if verdict.drop:
             assert self.body is not None
             self._recognition.mark_returning(verdict.ended)
@@ -427,7 +468,7 @@ class QuorumState:
             crashpoints.reached(crashpoints.RECOGNISED_UNACKED)
             self._session.accept(_ranges(verdict.drop), silence_timeout_s=accept_timeout(len(verdict.drop)))
             crashpoints.reached(crashpoints.REACKED_WITHOUT_BARRIER)
-            self._session.pass_barrier(queue)
+            self._pass_barrier()
             self._check_ours(self._begun_at)  # withheld messages are as old as the session, at most
         for file in verdict.ended:
             self._recognition.remove(file)
@@ -436,7 +477,7 @@ class QuorumState:
             _log.info("%s: %d accepted message(s) came again, and are dropped", self._shown, len(verdict.drop))
         if verdict.keep:
             self.alike += len(verdict.keep)
-            raise ConsumerStalled(SparkCondition.MESSAGES_ALIKE(queue=queue, count=len(verdict.keep)))
+            raise ConsumerStalled(SparkCondition.MESSAGES_ALIKE(queue=self._consumer.queue, count=len(verdict.keep)))
         return len(verdict.drop)
 
     def _look_at_owned(self, batches: Mapping[str, OwnedBatch]) -> None:

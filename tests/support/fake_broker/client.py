@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from amqp_core.address import ConnectOptions
-    from amqp_core.api import Block, Identity, Target
+    from amqp_core.api import Block, Identity, Ready, Target
     from tests.support.fake_broker.broker import FakeBroker
     from tests.support.fake_broker.script import Script
 
@@ -269,7 +269,7 @@ class FakeClient:
     def identities(self, block: Block, indices: Sequence[int] | None = None) -> list[Identity | None]:
         raise NotImplementedError("it has no quorum queues")
 
-    def pass_barrier(self, queue: str) -> bool | None:
+    def pass_barrier(self, queue: str) -> Ready | None:
         raise NotImplementedError("it has no quorum queues")
 
     def release(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False) -> None:
