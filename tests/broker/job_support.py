@@ -83,7 +83,9 @@ def submitted(
 
 
 class Here:
-    """Runs jobs in this process, with its Spark; the login is in the environment."""
+    """Runs jobs in this process; the login is in the environment.
+
+    Tests have the fixture ``spark``, or each job starts and stops a Spark of its own, which takes seconds."""
 
     def __init__(self, name: str, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
         for variable, value in variables.items():

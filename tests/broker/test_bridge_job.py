@@ -66,7 +66,7 @@ NOT_KEPT = {"queue", "position", "exchange", "redelivered"}
 
 
 @pytest.fixture
-def bridge(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Here:
+def bridge(broker: Broker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Here:
     """From the virtual host "default" to the virtual host "durable"."""
     return Here("bridge", login(broker, "FROM_") | login(broker, "TO_", "durable"), monkeypatch)
 

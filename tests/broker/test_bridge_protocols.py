@@ -135,7 +135,8 @@ class Bridges:
 
 
 @pytest.fixture
-def bridges(route: Route, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bridges:
+def bridges(route: Route, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bridges:
+    """The jobs use this Spark: one of their own would cost seconds each time."""
     return Bridges(route, tmp_path, monkeypatch)
 
 

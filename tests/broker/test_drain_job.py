@@ -57,7 +57,7 @@ bodies           5,004 bytes, smallest 0, largest 5,000
 
 
 @pytest.fixture
-def drain(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Here:
+def drain(broker: Broker, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Here:
     return Here("drain", login(broker), monkeypatch)
 
 

@@ -47,6 +47,12 @@ def test_without_a_new_message_the_second_delivery_was_taken_back(watch: ReturnW
     assert arrive(watch, message("a", 2), message("b", 2)) == b"a"
 
 
+def test_when_everything_has_come_that_was_delivered_before_nothing_of_it_may_come(watch: ReturnWatch) -> None:
+    assert arrive(watch, message("a")) is None
+    watch.past()
+    assert arrive(watch, message("b")) == b"b"
+
+
 def test_equal_messages_without_an_id_that_were_delivered_as_often_are_two(watch: ReturnWatch) -> None:
     assert arrive(watch, message("a"), message("a")) is None
     assert arrive(watch, message("b", named=False), message("b", 2, named=False)) is None

@@ -19,7 +19,8 @@ A doubt ends
   went to our consumer; and (3) a sync after that brings it here.
 
 A batch is in doubt again if the queue has taken messages back from a session that lives: :mod:`.return_watch`. Then all
-that this session has acknowledged may come again, and the session is replaced.
+whose acknowledgement this session has proved may come again, and the session is replaced. That covers (3), too, which a
+replica that delivers late may break: RabbitMQ delivers from the node of the consumer, and the leader answers barriers.
 
 While messages are withheld, no other batch is acknowledged: so every batch is acknowledged by one command, for all that
 the session has received up to some message, which the queue applies as a whole. If messages are kept after all, the
@@ -132,7 +133,7 @@ class QuorumState:
         self._recognition = Recognition()
         self._watch = ReturnWatch()
         self._acknowledged: list[str] = []
-        """Files of batches that this session has acknowledged, oldest first."""
+        """Files of batches whose acknowledgement this session has proved, oldest first."""
         self.recognised = self.alike = 0
         self.oldest = float("-inf")
         """No message that waits to be owned was received before this time; for the next :meth:`swap`."""
@@ -344,7 +345,9 @@ class QuorumState:
         """
         if not self.in_doubt:
             return 0
-        self._past = self._past or self._due
+        if self._due and not self._past:
+            self._past = True
+            self._watch.past()
         patient = self._clock() < self._begun_at + PATIENCE_SECONDS
         crowded = self.withholds and (not patient or self._recognition.withheld >= MOST_UNSETTLED)
         verdict = self._recognition.decide(past=self._past or crowded)
@@ -422,7 +425,7 @@ class QuorumState:
             self._doubt_again(taken_back)
 
     def _doubt_again(self, digest: bytes) -> NoReturn:
-        """Doubt all that this session has acknowledged, since messages were taken back from it, and end it."""
+        """Doubt all acknowledgements that this session has proved, since messages were taken back, and end it."""
         assert self.body is not None
         self._watch.replaced_for(digest)
         owned = {batch.file for batch in ConsumerState.load(self.body).owned}
@@ -473,6 +476,7 @@ class QuorumState:
         for file in verdict.ended:
             self._recognition.remove(file)
             del self._doubts[file]
+        self._acknowledged += verdict.ended  # or so it seems: see return_watch
         if verdict.drop:
             _log.info("%s: %d accepted message(s) came again, and are dropped", self._shown, len(verdict.drop))
         if verdict.keep:

@@ -35,19 +35,23 @@ class ReturnWatch:
 
     def restart(self) -> None:
         """Begin a session."""
-        self._has_fresh = False
-        """Whether a message has come that was never delivered before."""
+        self._is_past = False
+        """Whether everything that earlier sessions held has come: a message has that was never delivered before."""
         self._first: dict[bytes, int] = {}
-        """Digests of the messages before it, where these have a message id, with their deliveries."""
+        """Digests of the messages until then, where these have a message id, with their deliveries."""
         self._own: set[bytes] = set()
         """Messages that the session has returned, and that have not come since."""
+
+    def past(self) -> None:
+        """Take note that everything has come that was delivered before this session."""
+        self._is_past = True
 
     def returned(self, ready: Ready | None) -> bytes | None:
         """Take the message that a barrier has met and returned; return its digest if it was taken back before."""
         if ready is None or ready.identity is None:
             return None
         digest = ready.identity.digest
-        is_strange = ready.redelivered and self._has_fresh and digest not in self._own
+        is_strange = ready.redelivered and self._is_past and digest not in self._own
         self._own.add(digest)
         return self._strange(digest) if is_strange else None
 
@@ -57,9 +61,9 @@ class ReturnWatch:
         first_fresh = next((index for index, each in enumerate(flagged) if index != each), len(flagged))
         found = None
         for index, identity in zip(flagged, identities, strict=True):
-            if identity is not None and self._is_strange(identity, fresh=self._has_fresh or index > first_fresh):
+            if identity is not None and self._is_strange(identity, past=self._is_past or index > first_fresh):
                 found = found or self._strange(identity.digest)
-        self._has_fresh = self._has_fresh or first_fresh < count
+        self._is_past = self._is_past or first_fresh < count
         return found
 
     def replaced_for(self, digest: bytes) -> None:
@@ -68,12 +72,12 @@ class ReturnWatch:
         if len(self._causes) > MOST_CAUSES:
             del self._causes[next(iter(self._causes))]
 
-    def _is_strange(self, identity: Identity, *, fresh: bool) -> bool:
+    def _is_strange(self, identity: Identity, *, past: bool) -> bool:
         digest = identity.digest
         if digest in self._own:
             self._own.discard(digest)
             return False
-        if fresh:
+        if past:
             return True
         if not identity.named:  # another one may be equal
             return False
