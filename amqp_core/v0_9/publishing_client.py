@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from amqp_core.v0_9.driver import Driver
 
 _PERSISTENT = 2
-RETURNING: Final = ("rabbitmq", "lavinmq", "broker-j", EMBEDDED_PRODUCT.lower())
+RETURNING: Final = ("rabbitmq", "broker-j", EMBEDDED_PRODUCT.lower())
 """Parts of the names of products that are known to return a mandatory message which they cannot route."""
 
 _log = logging.getLogger(__name__)

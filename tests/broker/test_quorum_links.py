@@ -7,6 +7,7 @@ first delivery is ignored, without a word.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -40,64 +41,44 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[RabbitMQCluster]:
         yield nodes
 
 
-class Isolated(ExactlyOncePlace):
-    """A consumer on the first node of a cluster; the leader of its queue is on the last one."""
+class LinkedPlace(ExactlyOncePlace):
+    """A consumer of a quorum queue, and the link between its node and the leader of the queue."""
 
-    def __init__(self, cluster: RabbitMQCluster, directory: Path) -> None:
-        self.near, *self.far = cluster.nodes
-        super().__init__(self.near.url("durable"), cluster.username, cluster.password, "quorum")
-        self.cluster = cluster
+    def __init__(self, near: RabbitMQNode, leader: RabbitMQNode, directory: Path, *, is_new: bool = True) -> None:
+        super().__init__(near.url("durable"), near.username, near.password, "quorum")
+        self.leader = leader
         self.directory = directory
-        self.publisher = Place(self.leader.url("durable"), cluster.username, cluster.password, "quorum", self.queue)
-        is_new = not cluster.version.startswith("3.")
+        self.publisher = Place(leader.url("durable"), near.username, near.password, "quorum", self.queue)
         arguments: dict[str, Any] = (
             {"x_delivery_limit": -1, "x_consumer_disconnected_timeout": DISCONNECTED_MS} if is_new else {}
         )
         self.publisher.declare(**arguments)
-        cluster.wait_for_replicas(self.queue)
-        assert cluster.leader_of(self.queue) is self.leader
-        let_queues_grow_old()
-
-    @property
-    def leader(self) -> RabbitMQNode:
-        """The node that has the leader of the queue."""
-        return self.far[-1]
 
     def counts(self) -> tuple[int, int]:
         """Messages that are ready, and messages that consumers hold, as the leader has them."""
-        server = f"{{'durable_{self.queue}', '{self.leader.name}'}}"
         found = self.leader.evaluate(
-            f"{{ok, {{_, Found}}, _}} = ra:local_query({server}, fun rabbit_fifo:overview/1), "
+            f"{{ok, {{_, Found}}, _}} = ra:local_query({self.server}, fun rabbit_fifo:overview/1), "
             "list_to_tuple([maps:get(Key, Found) || Key <- [num_ready_messages, num_checked_out]])"
         )
         ready, held = (int(number) for number in found.strip("{}").split(","))
         return ready, held
 
     def cut(self) -> None:
-        """Cut the links of the reader's node, and wait until the queue has taken everything back."""
+        """Cut the link, and wait until the queue has taken everything back."""
         held = self.counts()[1]
         assert held > 0
-        others = self._others()
-        self.near.evaluate(f"[erlang:set_cookie(Node, none) || Node <- {others}]")
-        self.near.evaluate(f"[erlang:disconnect_node(Node) || Node <- {others}]")
+        self.lose_link()
         wait_until(lambda: self.counts() == (held, 0), "everything is returned")
 
     def heal(self) -> None:
-        """Restore them, and wait until the queue has delivered everything again."""
-        others = self._others()
-        self.near.evaluate(f"[erlang:set_cookie(Node, erlang:get_cookie()) || Node <- {others}]")
-        self.near.evaluate(f"[net_kernel:connect_node(Node) || Node <- {others}]")
+        """Restore it, and wait until the queue has delivered everything again."""
+        self.get_link()
         wait_until(lambda: self.counts()[0] == 0, "everything is delivered again")
 
     def cut_and_heal(self) -> None:
         """Both."""
         self.cut()
         self.heal()
-
-    def close(self, *others: str) -> None:
-        """Stop the readers; the queue ends with the cluster."""
-        del others
-        self.stop()
 
     def finish(self, driver: Driver) -> list[bytes]:
         """Trigger until the queue is empty; return all that was handed out."""
@@ -108,15 +89,75 @@ class Isolated(ExactlyOncePlace):
         wait_until(is_done, "everything is read and accepted", 120)
         return [body for batch in driver.batches for body in bodies(batch)]
 
+    @property
+    def server(self) -> str:
+        """The name of the leader of the queue inside its node."""
+        return f"{{'durable_{self.queue}', '{self.leader.name}'}}"
+
+    @abstractmethod
+    def lose_link(self) -> None:
+        """Cut the link."""
+
+    @abstractmethod
+    def get_link(self) -> None:
+        """Restore the link."""
+
+
+class Alone(LinkedPlace):
+    """On one node: the queue is told what it is told where a link is lost and restored."""
+
+    def __init__(self, node: RabbitMQNode, directory: Path) -> None:
+        super().__init__(node, node, directory)
+        let_queues_grow_old()
+
+    def lose_link(self) -> None:
+        self.leader.evaluate(
+            f"[ra:process_command({self.server}, {{down, Pid, noconnection}}) || Pid <- rabbit_channel:list_local()]"
+        )
+
+    def get_link(self) -> None:
+        self.leader.evaluate(f"ra:process_command({self.server}, {{nodeup, node()}})")
+
+
+class Isolated(LinkedPlace):
+    """In a cluster: the consumer is on the first node, and the leader of its queue on the last one."""
+
+    def __init__(self, cluster: RabbitMQCluster, directory: Path) -> None:
+        self.near, *self.far = cluster.nodes
+        super().__init__(self.near, self.far[-1], directory, is_new=not cluster.version.startswith("3."))
+        cluster.wait_for_replicas(self.queue)
+        assert cluster.leader_of(self.queue) is self.leader
+        let_queues_grow_old()
+
+    def lose_link(self) -> None:
+        others = self._others()
+        self.near.evaluate(f"[erlang:set_cookie(Node, none) || Node <- {others}]")
+        self.near.evaluate(f"[erlang:disconnect_node(Node) || Node <- {others}]")
+
+    def get_link(self) -> None:
+        others = self._others()
+        self.near.evaluate(f"[erlang:set_cookie(Node, erlang:get_cookie()) || Node <- {others}]")
+        self.near.evaluate(f"[net_kernel:connect_node(Node) || Node <- {others}]")
+
+    def close(self, *others: str) -> None:
+        """Stop the readers; the queue ends with the cluster."""
+        del others
+        self.stop()
+
     def _others(self) -> str:
         return f"[{','.join(repr(node.name) for node in self.far)}]"
 
 
-@pytest.fixture
-def isolated(cluster: RabbitMQCluster, tmp_path: Path) -> Iterator[Isolated]:
-    with closing(Isolated(cluster, tmp_path)) as isolated:
-        isolated.publisher.publish(numbers(COUNT))
-        yield isolated
+@pytest.fixture(params=["one node", pytest.param("cluster", marks=pytest.mark.thorough)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LinkedPlace]:
+    place: LinkedPlace
+    if request.param == "cluster":
+        place = Isolated(request.getfixturevalue("cluster"), tmp_path)
+    else:
+        place = Alone(request.getfixturevalue("rabbitmq"), tmp_path)
+    with closing(place):
+        place.publisher.publish(numbers(COUNT))
+        yield place
 
 
 class Incidents:
@@ -139,47 +180,44 @@ def incidents(monkeypatch: pytest.MonkeyPatch) -> Incidents:
     return incidents
 
 
-@pytest.mark.thorough
-def test_messages_wait_in_the_reader_while_its_node_has_no_link(isolated: Isolated) -> None:
-    driver = isolated.driver(heartbeat=60, maxMessagesPerTrigger=10)
+def test_messages_wait_in_the_reader_while_its_node_has_no_link(place: LinkedPlace) -> None:
+    driver = place.driver(heartbeat=60, maxMessagesPerTrigger=10)
     driver.rows(10)
-    isolated.cut_and_heal()
-    assert sorted(isolated.finish(driver)) == numbers(COUNT)
+    place.cut_and_heal()
+    assert sorted(place.finish(driver)) == numbers(COUNT)
 
 
 # A batch is all that there is.
 WHOLE: dict[str, Any] = {"heartbeat": 60, "minMessagesPerTrigger": COUNT}
 
 
-@pytest.mark.thorough
 def test_the_node_of_the_reader_has_no_link_just_before_an_acknowledgement(
-    isolated: Isolated, incidents: Incidents
+    place: LinkedPlace, incidents: Incidents
 ) -> None:
-    incidents.actions[crashpoints.SPOOLED_UNACKED] = isolated.cut_and_heal
-    assert sorted(isolated.finish(isolated.driver(**WHOLE))) == numbers(COUNT)
+    incidents.actions[crashpoints.SPOOLED_UNACKED] = place.cut_and_heal
+    assert sorted(place.finish(place.driver(**WHOLE))) == numbers(COUNT)
     assert not incidents.actions, "it came there"
 
 
 def test_the_node_of_the_reader_has_no_link_while_an_acknowledgement_is_sent(
-    isolated: Isolated, incidents: Incidents
+    place: LinkedPlace, incidents: Incidents
 ) -> None:
-    incidents.actions[crashpoints.SPOOLED_UNACKED] = isolated.cut
-    incidents.actions[crashpoints.ACKED_WITHOUT_BARRIER] = isolated.heal
-    assert sorted(isolated.finish(isolated.driver(**WHOLE))) == numbers(COUNT)
+    incidents.actions[crashpoints.SPOOLED_UNACKED] = place.cut
+    incidents.actions[crashpoints.ACKED_WITHOUT_BARRIER] = place.heal
+    assert sorted(place.finish(place.driver(**WHOLE))) == numbers(COUNT)
     assert not incidents.actions, "it came there"
 
 
-@pytest.mark.thorough
 def test_the_node_of_the_reader_has_no_link_between_acknowledgement_and_barrier(
-    isolated: Isolated, incidents: Incidents
+    place: LinkedPlace, incidents: Incidents
 ) -> None:
     """Half of what the reader holds is acknowledged, and does not come again; the other half is not, and does."""
 
     def cut_and_heal() -> None:
-        wait_until(lambda: isolated.counts() == (0, COUNT // 2), "the queue has the acknowledgement")
-        isolated.cut_and_heal()
+        wait_until(lambda: place.counts() == (0, COUNT // 2), "the queue has the acknowledgement")
+        place.cut_and_heal()
 
     incidents.actions[crashpoints.ACKED_WITHOUT_BARRIER] = cut_and_heal
     half: dict[str, Any] = {"heartbeat": 60, "minMessagesPerTrigger": COUNT // 2, "maxMessagesPerTrigger": COUNT // 2}
-    assert sorted(isolated.finish(isolated.driver(**half))) == numbers(COUNT)
+    assert sorted(place.finish(place.driver(**half))) == numbers(COUNT)
     assert not incidents.actions, "it came there"

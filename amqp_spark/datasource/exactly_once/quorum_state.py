@@ -18,9 +18,9 @@ A doubt ends
   barrier after that finds the queue empty, or with a message that was never delivered, everything that was returned
   went to our consumer; and (3) a sync after that brings it here.
 
-A batch is in doubt again if the queue has taken messages back from a session that lives: :mod:`.return_watch`. Then all
-whose acknowledgement this session has proved may come again, and the session is replaced. That covers (3), too, which a
-replica that delivers late may break: RabbitMQ delivers from the node of the consumer, and the leader answers barriers.
+If the queue has taken messages back from a session that lives (:mod:`.return_watch`), all batches whose acknowledgement
+this session has proved are in doubt again, and the session is replaced. That also helps where (3) is wrong: the leader
+answers the barrier, but a replica on the node of the consumer delivers, and it may be late.
 
 While messages are withheld, no other batch is acknowledged: so every batch is acknowledged by one command, for all that
 the session has received up to some message, which the queue applies as a whole. If messages are kept after all, the
@@ -132,8 +132,8 @@ class QuorumState:
         """The same as the newest file of the state has it."""
         self._recognition = Recognition()
         self._watch = ReturnWatch()
-        self._acknowledged: list[str] = []
-        """Files of batches whose acknowledgement this session has proved, oldest first."""
+        self._acknowledged: dict[str, bool] = {}
+        """Files of batches whose acknowledgement this session has proved; likewise."""
         self.recognised = self.alike = 0
         self.oldest = float("-inf")
         """No message that waits to be owned was received before this time; for the next :meth:`swap`."""
@@ -209,6 +209,7 @@ class QuorumState:
         if accept:
             doubts[owned[-1]] = False
         self._doubts = doubts  # before the file is written: it may be there although its writing fails
+        self._acknowledged = {file: again for file, again in self._acknowledged.items() if file in owned}
         self._write(body, doubts)
         for file in set(self._recognition.files) - set(doubts):
             self._recognition.remove(file)
@@ -224,7 +225,7 @@ class QuorumState:
             self._check_ours(self.oldest)
             crashpoints.reached(crashpoints.BARRIER_UNNOTED)
             del self._doubts[owned[-1]]
-            self._acknowledged = [file for file in self._acknowledged if file in owned] + owned[-1:]
+            self._acknowledged[owned[-1]] = False
 
     @property
     def dying_seconds(self) -> float:
@@ -302,7 +303,7 @@ class QuorumState:
         self._recognition.restart()
         self._alone = self._due = self._past = self._last_was_redelivered = False
         self._watch.restart()
-        self._acknowledged = []
+        self._acknowledged = {}
         self._once_alone = None
         self._begun_at = self._last_arrival = self._clock()
         self._next_look, self._pause, self._fresh_looks = self._begun_at, LOOK_SECONDS, 0
@@ -428,9 +429,9 @@ class QuorumState:
         """Doubt all acknowledgements that this session has proved, since messages were taken back, and end it."""
         assert self.body is not None
         self._watch.replaced_for(digest)
-        owned = {batch.file for batch in ConsumerState.load(self.body).owned}
-        again = dict.fromkeys((file for file in self._acknowledged if file in owned), False)
-        self._doubts = again | self._doubts
+        known = self._acknowledged | self._doubts
+        owned = ConsumerState.load(self.body).owned
+        self._doubts = {batch.file: known[batch.file] for batch in owned if batch.file in known}
         self.note()
         raise ConsumerStalled(SparkCondition.MESSAGES_TAKEN_BACK(queue=self._consumer.queue))
 
@@ -475,8 +476,7 @@ class QuorumState:
             self._check_ours(self._begun_at)  # withheld messages are as old as the session, at most
         for file in verdict.ended:
             self._recognition.remove(file)
-            del self._doubts[file]
-        self._acknowledged += verdict.ended  # or so it seems: see return_watch
+            self._acknowledged[file] = self._doubts.pop(file)  # or so it seems: see return_watch
         if verdict.drop:
             _log.info("%s: %d accepted message(s) came again, and are dropped", self._shown, len(verdict.drop))
         if verdict.keep:
