@@ -169,7 +169,7 @@ class SparkCondition(Condition):
         "rather read twice than lost. The source subscribes again.")
     MESSAGES_TAKEN_BACK = (
         "Queue {queue!r} has taken messages back from this consumer, and delivers them again.",
-        "If it repeats, look for a broken link between the nodes of the cluster, and for others that read this queue.",
+        "If it repeats, look for a broken link between the nodes of the cluster.",
         "RabbitMQ takes back what a consumer holds when its node loses the leader of the queue, and ignores later "
         "acknowledgements without a word. The source subscribes again, and drops what it has accepted.")
     MESSAGES_HELD_LONG = (

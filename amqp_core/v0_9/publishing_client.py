@@ -105,11 +105,8 @@ class PublishingClient(Topology):
             self._driver.send(CONSUMING, method, message.properties, message.body)
             self._in_transaction += 1
             return self._in_transaction
-        header = encode_header(message.properties, len(message.body))
-        size = self._driver.connection.max_frame_size
-        frames = b"".join(encode_content(PUBLISHING, encode_method(method), header, message.body, size))
         try:
-            return self._publisher.send(Transfers(frames, (len(frames),)), timeout_s=self._driver.call_timeout_s)
+            return self._publisher.send(self._run_of(method, message), timeout_s=self._driver.call_timeout_s)
         except CommandFailed:
             self._replace()
             raise
@@ -174,28 +171,37 @@ class PublishingClient(Topology):
             UsageError: the previous publisher is not finished, and its channel is open; or the window is empty; or the
                 client has local transactions, of which such messages would not be a part.
             UnroutableDropped: the broker confirmed a message that no queue got, and has not returned it.
-            OutcomeUnknown, ConnectionLost, ...: of that message, as :meth:`publish` and :meth:`confirm`.
+            PublishingBlocked, ConnectionLost, ...: that message could not be sent.
         """
         if self.transactions.is_local:
             why = "a publisher with confirms takes no part in local transactions, which this client has selected"
             raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=why))
-        if self._may_drop:
-            self._ask_for_return()
         window = self._publisher.window.within(max_in_flight, max_bytes_in_flight)
         self._publisher = self._publisher.succeeded(window, blocked_timeout_s)
+        if self._may_drop:
+            self._ask_for_return(self._publisher)
+            self._publisher = self._publisher.succeeded(window, blocked_timeout_s)
         return self._publisher
 
-    def _ask_for_return(self) -> None:
+    def _run_of(self, method: spec.BasicPublish, message: Message) -> Transfers:
+        header = encode_header(message.properties, len(message.body))
+        size = self._driver.connection.max_frame_size
+        frames = b"".join(encode_content(PUBLISHING, encode_method(method), header, message.body, size))
+        return Transfers(frames, (len(frames),))
+
+    def _ask_for_return(self, publisher: Publisher) -> None:
         """Check that a message which no queue can get comes back: a broker might confirm and drop it."""
+        nowhere = spec.BasicPublish(routing_key=f"amqp-spark.no-queue.{secrets.token_hex(8)}", mandatory=True)
         try:
-            self.publish(Message(b"", routing_key=f"amqp-spark.no-queue.{secrets.token_hex(8)}"), "")
-            self.confirm()
-        except (MessageRejected, NotFound):
-            pass
-        except UnauthorizedAccess as error:
-            _log.warning("whether %s returns unroutable messages is not known: %s", self.peer, error)
+            publisher.send(self._run_of(nowhere, Message()))
+            publisher.finish()
+        except (NotFound, UnauthorizedAccess) as error:
+            self._replace()
+            if isinstance(error, UnauthorizedAccess):
+                _log.warning("whether %s returns unroutable messages is not known: %s", self.peer, error)
         else:
-            raise UnroutableDropped(self.peer)
+            if not publisher.take_rejected():
+                raise UnroutableDropped(self.peer)
         self._may_drop = False
 
     def _process_transaction(self) -> None:

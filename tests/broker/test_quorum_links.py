@@ -221,3 +221,28 @@ def test_the_node_of_the_reader_has_no_link_between_acknowledgement_and_barrier(
     half: dict[str, Any] = {"heartbeat": 60, "minMessagesPerTrigger": COUNT // 2, "maxMessagesPerTrigger": COUNT // 2}
     assert sorted(place.finish(place.driver(**half))) == numbers(COUNT)
     assert not incidents.actions, "it came there"
+
+
+def test_messages_that_a_barrier_has_met_were_not_taken_back(
+    place: LinkedPlace, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each barrier returns the first message that is ready: it comes marked as redelivered, to this reader or the next."""
+    sent = [number + bytes(8000) for number in numbers(600)]
+    place.publisher.publish(sent)
+    small: dict[str, Any] = {
+        "heartbeat": 60,
+        "maxMessagesPerTrigger": 10,
+        "maxBytesPerTrigger": "128k",
+        "bufferBytes": "384k",
+    }
+    found: list[bytes] = []
+    driver: Driver | None = None
+    for _ in range(3):
+        driver = place.driver(driver, **small)
+        for _ in range(8):
+            driver.rows(10)
+        place.stop()
+        found += [body for batch in driver.batches for body in bodies(batch)]
+    found += place.finish(place.driver(driver, **small))
+    assert sorted(found) == sorted([*numbers(COUNT), *sent])
+    assert not [each.message for each in caplog.records if "taken messages back" in each.getMessage()]

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from amqp_core.api import Identity, Ready
+from amqp_core.api import Identity
 from amqp_spark.datasource.exactly_once import return_watch
 from amqp_spark.datasource.exactly_once.return_watch import ReturnWatch
 
 
-def message(name: str, deliveries: int = 1, *, named: bool = True) -> Identity:
+def message(name: str, deliveries: int = 0, *, named: bool = True) -> Identity:
     return Identity(name.encode(), deliveries, named)
 
 
-def arrive(watch: ReturnWatch, *messages: Identity | str) -> bytes | None:
-    """A block of messages: those with an identity are marked as redelivered."""
-    flagged = [index for index, each in enumerate(messages) if isinstance(each, Identity)]
-    return watch.arrived(len(messages), flagged, [each for each in messages if isinstance(each, Identity)])
+def unnamed(name: str, deliveries: int = 0) -> Identity:
+    return message(name, deliveries, named=False)
+
+
+NAMED = [message("a"), message("b")]
+UNNAMED = [unnamed("a"), unnamed("b")]
 
 
 @pytest.fixture
@@ -26,72 +26,45 @@ def watch() -> ReturnWatch:
     return ReturnWatch()
 
 
-def test_what_earlier_sessions_held_comes_first(watch: ReturnWatch) -> None:
-    assert arrive(watch, message("a"), message("b")) is None
-    assert arrive(watch, message("c"), "new") is None
-    assert arrive(watch, "new", "new") is None
+def test_the_first_message_of_a_batch_that_comes_again_shows_it(watch: ReturnWatch) -> None:
+    assert watch.shows([message("x", 3), message("a", 1)], [[message("c")], NAMED])
 
 
-@pytest.mark.parametrize(
-    "blocks", [[["new", message("a")]], [["new"], [message("a")]], [["new"], ["new", message("a")]]]
-)
-def test_what_comes_behind_a_new_message_was_taken_back(watch: ReturnWatch, blocks: list[list[Any]]) -> None:
-    *others, last = blocks
-    for block in others:
-        assert arrive(watch, *block) is None
-    assert arrive(watch, *last) == b"a"
+def test_a_message_that_is_no_first_one_shows_nothing(watch: ReturnWatch) -> None:
+    """Barriers and sessions that have ended return messages, which may come in any order."""
+    assert not watch.shows([message("b", 1), message("x", 7)], [NAMED])
+    assert not watch.shows([message("a", 1)], [])
+    assert not watch.shows([], [NAMED])
 
 
-def test_without_a_new_message_the_second_delivery_was_taken_back(watch: ReturnWatch) -> None:
-    assert arrive(watch, message("a"), message("b")) is None
-    assert arrive(watch, message("a", 2), message("b", 2)) == b"a"
+def test_a_message_that_was_not_delivered_more_often_is_another_one(watch: ReturnWatch) -> None:
+    assert not watch.shows([message("a", 1)], [[message("a", 1)]])
+    assert watch.shows([message("a", 2)], [[message("a", 1)]])
 
 
-def test_when_everything_has_come_that_was_delivered_before_nothing_of_it_may_come(watch: ReturnWatch) -> None:
-    assert arrive(watch, message("a")) is None
-    watch.past()
-    assert arrive(watch, message("b")) == b"b"
-
-
-def test_equal_messages_without_an_id_that_were_delivered_as_often_are_two(watch: ReturnWatch) -> None:
-    assert arrive(watch, message("a"), message("a")) is None
-    assert arrive(watch, message("b", named=False), message("b", 2, named=False)) is None
-
-
-def test_what_a_barrier_has_returned_comes_once_more(watch: ReturnWatch) -> None:
-    arrive(watch, "new")
-    assert watch.returned(Ready(redelivered=False, identity=message("a", 0))) is None
-    assert watch.returned(Ready(redelivered=True, identity=message("a"))) is None, "it still waits"
-    assert arrive(watch, message("a", 2)) is None
-    assert arrive(watch, message("a", 3)) == b"a"
-
-
-def test_a_barrier_that_meets_a_delivered_message_shows_it(watch: ReturnWatch) -> None:
-    ready = Ready(redelivered=True, identity=message("a"))
-    assert watch.returned(ready) is None, "nothing that is new has come: it may be from an earlier session"
+def test_without_an_id_the_second_message_must_follow(watch: ReturnWatch) -> None:
+    assert not watch.shows([unnamed("a", 1)], [UNNAMED])
+    assert watch.shows([unnamed("b", 1)], [UNNAMED])
     watch.restart()
-    arrive(watch, "new")
-    assert watch.returned(ready) == b"a"
+    assert not watch.shows([unnamed("a", 1), unnamed("x", 1), unnamed("b", 1)], [UNNAMED])
+    assert not watch.shows([unnamed("b", 1)], [UNNAMED])
 
 
-def test_a_barrier_that_meets_nothing_or_what_cannot_be_read_shows_nothing(watch: ReturnWatch) -> None:
-    arrive(watch, "new")
-    assert watch.returned(None) is None
-    assert watch.returned(Ready(redelivered=True, identity=None)) is None
-    assert watch.arrived(2, [0, 1], [None, None]) is None
+@pytest.mark.parametrize("head", [[unnamed("a")], [unnamed("a"), unnamed("a")], [unnamed("a"), None]])
+def test_equal_messages_without_an_id_are_not_taken_for_one(watch: ReturnWatch, head: list[Identity | None]) -> None:
+    assert not watch.shows([unnamed("a", 1), unnamed("a", 1)], [head])
 
 
-def test_a_session_is_replaced_once_for_a_message(watch: ReturnWatch) -> None:
-    for expected in (b"a", None):
+def test_what_cannot_be_read_shows_nothing(watch: ReturnWatch) -> None:
+    assert not watch.shows([None, None], [[None, message("a")], UNNAMED])
+
+
+def test_a_message_shows_it_only_once(watch: ReturnWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publisher may have sent it twice; else sessions might be replaced for ever."""
+    monkeypatch.setattr(return_watch, "MOST_REMEMBERED", 2)
+    for expected in (True, False):
         watch.restart()
-        assert arrive(watch, "new", message("a")) == expected
-        watch.replaced_for(b"a")
-    assert arrive(watch, message("a"), message("b")) == b"b"
-
-
-def test_the_messages_that_are_remembered_are_bounded(watch: ReturnWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(return_watch, "MOST_CAUSES", 2)
-    for name in "abc":
-        watch.replaced_for(name.encode())
-    assert arrive(watch, "new", message("a")) == b"a"
-    assert arrive(watch, message("b"), message("c")) is None
+        assert watch.shows([message("a", 5)], [NAMED]) is expected
+    for name in "cd":
+        assert watch.shows([message(name, 1)], [[message(name)]])
+    assert watch.shows([message("a", 5)], [NAMED]), "the memory is bounded"

@@ -18,9 +18,8 @@ A doubt ends
   barrier after that finds the queue empty, or with a message that was never delivered, everything that was returned
   went to our consumer; and (3) a sync after that brings it here.
 
-If the queue has taken messages back from a session that lives (:mod:`.return_watch`), all batches whose acknowledgement
-this session has proved are in doubt again, and the session is replaced. That also helps where (3) is wrong: the leader
-answers the barrier, but a replica on the node of the consumer delivers, and it may be late.
+If the queue has taken messages back from a session that lives (:mod:`.return_watch`), all batches that this session has
+acknowledged are in doubt again, and the session is replaced.
 
 While messages are withheld, no other batch is acknowledged: so every batch is acknowledged by one command, for all that
 the session has received up to some message, which the queue applies as a whole. If messages are kept after all, the
@@ -49,7 +48,7 @@ from amqp_spark import crashpoints
 from amqp_spark.arrow.decode import EqualMessages
 from amqp_spark.datasource.consumer_setup import DYING_SECONDS
 from amqp_spark.datasource.exactly_once.recognition import Recognition, Verdict
-from amqp_spark.datasource.exactly_once.return_watch import ReturnWatch
+from amqp_spark.datasource.exactly_once.return_watch import HEAD, ReturnWatch
 from amqp_spark.datasource.exactly_once.waiting import meanwhile
 from amqp_spark.datasource.receive_buffer import add_range
 from amqp_spark.error_conditions import SparkCondition
@@ -70,6 +69,7 @@ if TYPE_CHECKING:
     from amqp_core.api import Block as AnyBlock
     from amqp_core.api import Client, Identity
     from amqp_spark.datasource.exactly_once.recovery import Consumer
+    from amqp_spark.datasource.exactly_once.return_watch import Head
     from amqp_spark.spool.spool import Spool
     from amqp_spark.state.names import Names
     from amqp_spark.state.records import OwnedBatch
@@ -110,7 +110,9 @@ class QuorumState:
     """The state of one queue in the spool; see the module. It has the calls of :class:`.StateQueue`, and lives as long
     as the process: :meth:`begin` gives it the next session. On the thread of the consumer."""
 
-    def __init__(self, consumer: Consumer, spool: Spool, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, consumer: Consumer, spool: Spool, clock: Callable[[], float], waiting: Callable[[int], AnyBlock | None]
+    ) -> None:
         self.body: bytes | None = None
         self._consumer = consumer
         self._names = consumer.names
@@ -132,8 +134,10 @@ class QuorumState:
         """The same as the newest file of the state has it."""
         self._recognition = Recognition()
         self._watch = ReturnWatch()
-        self._acknowledged: dict[str, bool] = {}
-        """Files of batches whose acknowledgement this session has proved; likewise."""
+        self._waiting = waiting
+        """Gives so many of the first messages of this session that are not owned."""
+        self._acknowledged: dict[str, Head] = {}
+        """Files of batches that this session has acknowledged, oldest first; each with its head."""
         self.recognised = self.alike = 0
         self.oldest = float("-inf")
         """No message that waits to be owned was received before this time; for the next :meth:`swap`."""
@@ -209,7 +213,9 @@ class QuorumState:
         if accept:
             doubts[owned[-1]] = False
         self._doubts = doubts  # before the file is written: it may be there although its writing fails
-        self._acknowledged = {file: again for file, again in self._acknowledged.items() if file in owned}
+        self._acknowledged = {file: head for file, head in self._acknowledged.items() if file in owned}
+        if accept:
+            self._acknowledged[owned[-1]] = self._head()
         self._write(body, doubts)
         for file in set(self._recognition.files) - set(doubts):
             self._recognition.remove(file)
@@ -225,7 +231,6 @@ class QuorumState:
             self._check_ours(self.oldest)
             crashpoints.reached(crashpoints.BARRIER_UNNOTED)
             del self._doubts[owned[-1]]
-            self._acknowledged[owned[-1]] = False
 
     @property
     def dying_seconds(self) -> float:
@@ -323,10 +328,9 @@ class QuorumState:
         for block in blocks:
             flagged = self._session.redelivered(block)
             found = self._session.identities(block, flagged) if flagged else []
-            taken_back = self._watch.arrived(len(block.ends), flagged, found)
+            if found and self._watch.shows(found, self._heads()):
+                self._doubt_again()
             if not self.in_doubt:
-                if taken_back is not None:
-                    self._doubt_again(taken_back)
                 kept.append(block)
                 continue
             marked = zip(flagged, found, strict=True)
@@ -346,9 +350,7 @@ class QuorumState:
         """
         if not self.in_doubt:
             return 0
-        if self._due and not self._past:
-            self._past = True
-            self._watch.past()
+        self._past = self._past or self._due
         patient = self._clock() < self._begun_at + PATIENCE_SECONDS
         crowded = self.withholds and (not patient or self._recognition.withheld >= MOST_UNSETTLED)
         verdict = self._recognition.decide(past=self._past or crowded)
@@ -409,7 +411,6 @@ class QuorumState:
             if not self._alone:
                 return
         ready = self._session.pass_barrier(self._consumer.queue)
-        self._watch.returned(ready)
         if ready is not None and ready.redelivered:
             return
         self._session.sync()
@@ -421,17 +422,24 @@ class QuorumState:
         Raises:
             ConsumerStalled: the queue has taken messages back, so that it may have ignored the acknowledgement.
         """
-        taken_back = self._watch.returned(self._session.pass_barrier(self._consumer.queue))
-        if taken_back is not None:
-            self._doubt_again(taken_back)
+        ready = self._session.pass_barrier(self._consumer.queue)
+        if ready is not None and ready.redelivered and self._watch.shows([ready.identity], self._heads()):
+            self._doubt_again()
 
-    def _doubt_again(self, digest: bytes) -> NoReturn:
-        """Doubt all acknowledgements that this session has proved, since messages were taken back, and end it."""
+    def _head(self) -> Head:
+        """The first messages that are not owned, which are the first of the next batch."""
+        block = self._waiting(HEAD)
+        return () if block is None else self._session.identities(block)
+
+    def _heads(self) -> list[Head]:
+        return [*self._acknowledged.values(), self._head()]
+
+    def _doubt_again(self) -> NoReturn:
+        """Doubt all that this session has acknowledged, since messages were taken back from it, and end it."""
         assert self.body is not None
-        self._watch.replaced_for(digest)
-        known = self._acknowledged | self._doubts
-        owned = ConsumerState.load(self.body).owned
-        self._doubts = {batch.file: known[batch.file] for batch in owned if batch.file in known}
+        owned = [batch.file for batch in ConsumerState.load(self.body).owned]
+        known = dict.fromkeys(self._acknowledged, False) | self._doubts
+        self._doubts = {file: known[file] for file in owned if file in known}
         self.note()
         raise ConsumerStalled(SparkCondition.MESSAGES_TAKEN_BACK(queue=self._consumer.queue))
 
@@ -463,6 +471,7 @@ class QuorumState:
         return False
 
     def _carry_out(self, verdict: Verdict) -> int:
+        queue = self._consumer.queue
         if verdict.drop:
             assert self.body is not None
             self._recognition.mark_returning(verdict.ended)
@@ -472,16 +481,16 @@ class QuorumState:
             crashpoints.reached(crashpoints.RECOGNISED_UNACKED)
             self._session.accept(_ranges(verdict.drop), silence_timeout_s=accept_timeout(len(verdict.drop)))
             crashpoints.reached(crashpoints.REACKED_WITHOUT_BARRIER)
-            self._pass_barrier()
+            self._session.pass_barrier(queue)
             self._check_ours(self._begun_at)  # withheld messages are as old as the session, at most
         for file in verdict.ended:
             self._recognition.remove(file)
-            self._acknowledged[file] = self._doubts.pop(file)  # or so it seems: see return_watch
+            del self._doubts[file]
         if verdict.drop:
             _log.info("%s: %d accepted message(s) came again, and are dropped", self._shown, len(verdict.drop))
         if verdict.keep:
             self.alike += len(verdict.keep)
-            raise ConsumerStalled(SparkCondition.MESSAGES_ALIKE(queue=self._consumer.queue, count=len(verdict.keep)))
+            raise ConsumerStalled(SparkCondition.MESSAGES_ALIKE(queue=queue, count=len(verdict.keep)))
         return len(verdict.drop)
 
     def _look_at_owned(self, batches: Mapping[str, OwnedBatch]) -> None:

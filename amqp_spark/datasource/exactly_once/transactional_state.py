@@ -10,11 +10,13 @@ through the session that receives: see :mod:`amqp_spark.state.queue`.
 from __future__ import annotations
 
 import logging
+from array import array
 from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.blocks import Block
 from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
 from amqp_spark.datasource.exactly_once.owned_batches import Change, Entry, ends_of
@@ -35,7 +37,8 @@ from amqp_spark.state.records import ConsumerState, OwnedBatch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from amqp_core.api import Block, Client
+    from amqp_core.api import Block as AnyBlock
+    from amqp_core.api import Client
     from amqp_spark.datasource.exactly_once.recovery import StateStore
     from amqp_spark.datasource.receive_buffer import QueueBuffer, ReceiveBuffer
     from amqp_spark.spool.spool import Spool
@@ -166,7 +169,7 @@ class TransactionalState:
         """The limit of unsettled messages of the next subscription; ``most``: without the messages in doubt."""
         return most if self._quorum is None else self._quorum.most_unsettled(most)
 
-    def sift(self, blocks: Sequence[Block]) -> Sequence[Block]:
+    def sift(self, blocks: Sequence[AnyBlock]) -> Sequence[AnyBlock]:
         """Return what arrived without messages that an earlier session may have accepted."""
         return blocks if self._quorum is None else self._quorum.sift(blocks)
 
@@ -257,9 +260,18 @@ class TransactionalState:
         limit = check_quorum(client, self.consumer.queue)
         if self._quorum is None:
             warn_of_limit(client, self.consumer.queue, limit)
-            self._quorum = QuorumState(self.consumer, self.spool, self._clock)
+            self._quorum = QuorumState(self.consumer, self.spool, self._clock, self._waiting)
         self._quorum.begin(client)
         return self._quorum
+
+    def _waiting(self, count: int) -> Block | None:
+        """At most so many of the first messages that are not owned, with ids from 1; ``None``: there are none."""
+        with self._lock:
+            begin, end = self._buffer.planned, min(self._buffer.planned + count, self._buffer.received)
+            if begin == end:
+                return None
+            held = self._buffer.copy(begin, end)
+        return Block(b"".join(held.parts(begin, end)), array("I", map(int, ends_of(held))), 1)
 
     def _is_old_enough(self, client: Client, *, declared: bool) -> bool:
         """Wait until a queue that was just declared may be relied on; False when the query ends."""
