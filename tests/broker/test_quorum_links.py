@@ -226,7 +226,7 @@ def test_the_node_of_the_reader_has_no_link_between_acknowledgement_and_barrier(
 def test_messages_that_a_barrier_has_met_were_not_taken_back(
     place: LinkedPlace, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each barrier returns the first message that is ready: it comes marked as redelivered, to this reader or the next."""
+    """Each barrier returns the first message that is ready: it comes again, to this reader or to the next one."""
     sent = [number + bytes(8000) for number in numbers(600)]
     place.publisher.publish(sent)
     small: dict[str, Any] = {
