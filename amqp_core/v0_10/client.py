@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from amqp_core.errors import (
 from amqp_core.failover import connect_any
 from amqp_core.publisher_window import Window
 from amqp_core.sequence_numbers import unwrap_ranges, wire_ranges
+from amqp_core.server_version import version_of
 from amqp_core.transport import tls_context
 from amqp_core.v0_10 import rights, spec
 from amqp_core.v0_10._codec import encode_command, encode_header
@@ -143,20 +143,15 @@ class Client(BaseClient[Driver]):
         """
         product = str(self.server_properties.get("product", "")).lower()
         is_known = "broker-j" in product or product == EMBEDDED_PRODUCT
+        reads_selectors = self.is_qpidd and version_of(self.server_properties) >= QPIDD_WITH_SELECTORS
         return Capabilities(
-            selectors=_JMS_SELECTORS in self.features or (self.is_qpidd and self._version >= QPIDD_WITH_SELECTORS),
+            selectors=_JMS_SELECTORS in self.features or reads_selectors,
             counts_held_messages=not self.is_qpidd,
             rejects_unroutable=is_known,
             lists_branches_in_one_frame=self.is_qpidd,
             zero_timeout_is_none=is_known,
             checks_rights_first=product == EMBEDDED_PRODUCT,
         )
-
-    @property
-    def _version(self) -> tuple[int, ...]:
-        """The first two numbers of the broker's version; empty if it does not say it."""
-        found = re.match(r"([0-9]+)\.([0-9]+)", str(self.server_properties.get("version", "")))
-        return () if found is None else tuple(map(int, found.groups()))
 
     def service(self) -> None:
         """Read arrived data and send a heartbeat if one is due, without waiting; for a client that is not in use.

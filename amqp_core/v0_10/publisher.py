@@ -130,13 +130,12 @@ class Publisher(RunPublisher):
             ProtocolError: a range of ids ends before it begins.
             LimitExceeded: the broker limits more exchanges than can be counted (4096).
         """
-        if isinstance(command, spec.MessageReject):
+        if isinstance(command, (spec.MessageReject, spec.MessageRelease)):
+            code, text = spec.MessageRejectCode.UNSPECIFIED.value, "message.release: it was not taken"
+            if isinstance(command, spec.MessageReject):
+                code, text = command.code or 0, command.text or ""
             for low, high in unwrap_ranges(command.transfers or [], self._driver.session.next_id):
-                self._ledger.reject(low, high, command.code or 0, command.text or "")
-            return
-        if isinstance(command, spec.MessageRelease):
-            for low, high in unwrap_ranges(command.transfers or [], self._driver.session.next_id):
-                self._ledger.reject(low, high, spec.MessageRejectCode.UNSPECIFIED, "message.release: it was not taken")
+                self._ledger.reject(low, high, code, text)
             return
         self.credit.receive(command)
         if isinstance(command, spec.MessageStop):

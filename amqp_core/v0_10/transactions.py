@@ -80,7 +80,7 @@ class Transactions:
         else:
             command_id = self._client.send(spec.TxCommit(), sync=True)
             sent()
-            # It completes after everything before it in order; the answer to the commit is its own completion.
+            # A broker completes the sync after the commit. Only the completion of the commit itself is its answer.
             self._client.call(spec.ExecutionSync(), silence_timeout_s=silence_timeout_s)
             done = partial(self._client.is_complete, command_id)
             self._client.wait_for(done, f"the answer to {spec.TxCommit.NAME}", silence_timeout_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import AmqpError, DecodeError, ProtocolError, UndecodableMessage, UsageError
 from amqp_core.failover import connect_any
 from amqp_core.protocol_header import HEADERS_0_9
+from amqp_core.server_version import version_of
 from amqp_core.transport import tls_context
 from amqp_core.v0_9 import rights, spec
 from amqp_core.v0_9.connection import CONSUMING
@@ -105,7 +105,6 @@ class Client(PublishingClient):
         properties, announced = self.server_properties, self._driver.connection.peer_capabilities
         product = str(properties.get("product", ""))
         is_rabbitmq, is_brokerj = product == "RabbitMQ", "broker-j" in product.lower()
-        version = re.match("[0-9]+", str(properties.get("version", "")))
         return Capabilities(
             credit=False,
             max_unsettled=True,
@@ -121,7 +120,7 @@ class Client(PublishingClient):
             rejects_unroutable=True,
             consumer_priorities=bool(announced.get(spec.Capability.CONSUMER_PRIORITIES)),
             counts_deliveries=is_rabbitmq,
-            unlimited_deliveries=is_rabbitmq and version is not None and int(version[0]) >= 4,
+            unlimited_deliveries=is_rabbitmq and version_of(properties) >= (4,),
             queue_types=is_rabbitmq,
             compares_declarations=is_rabbitmq,
             consumer_timeouts=is_rabbitmq,

@@ -26,6 +26,7 @@ from amqp_core.errors import (
 )
 from amqp_core.heartbeat import Heartbeat
 from amqp_core.protocol_header import HEADERS_0_9, describe_stranger, is_stranger
+from amqp_core.server_version import version_of
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import decode_method, encode_header, encode_method
 from amqp_core.v0_9.connection_events import (
@@ -79,9 +80,7 @@ _MAY_PASS = frozenset({spec.ReplyCode.CONNECTION_FORCED, spec.ReplyCode.CHANNEL_
 
 def takes_long_logins(server_properties: Mapping[str, object]) -> bool:
     """Whether a server takes frames of 8,192 bytes before the size is agreed."""
-    version = re.match(r"([0-9]+)\.([0-9]+)", str(server_properties.get("version", "")))
-    is_rabbitmq = server_properties.get("product") == "RabbitMQ"
-    return is_rabbitmq and version is not None and (int(version[1]), int(version[2])) >= (4, 1)
+    return server_properties.get("product") == "RabbitMQ" and version_of(server_properties) >= (4, 1)
 
 
 class Connection:

@@ -97,7 +97,7 @@ class LinkedPlace(ExactlyOncePlace):
 
 
 class Alone(LinkedPlace):
-    """On one node: the queue is told what it is told where a link is lost and restored."""
+    """On one node: the test sends the queue the commands that it gets when a link breaks, and when it is restored."""
 
     def __init__(self, node: RabbitMQNode, directory: Path) -> None:
         super().__init__(node, node, directory)

@@ -322,7 +322,7 @@ def test_an_unknown_broker_that_does_not_drop_the_first_message_publishes(
 
     with FakePeer(script, server_properties=ANOTHER) as server:
         client = server.connect()
-        for _ in range(2):  # a publisher after another: it is asked once
+        for _ in range(2):  # the client asks the broker for its first publisher only
             publisher = client.publisher()
             publisher.send(numbered(2))
             publisher.finish()

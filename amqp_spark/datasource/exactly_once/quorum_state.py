@@ -327,7 +327,7 @@ class QuorumState:
         kept: list[AnyBlock] = []
         for block in blocks:
             flagged = self._session.redelivered(block)
-            found = self._session.identities(block, flagged) if flagged else []
+            found = self._session.identities(block, flagged)
             if found and self._watch.shows(found, self._heads()):
                 self._doubt_again()
             if not self.in_doubt:
@@ -338,8 +338,7 @@ class QuorumState:
             self._look_at_fresh(block, flagged)
             self._last_was_redelivered = bool(flagged) and flagged[-1] == len(block.ends) - 1
             kept += without(block, withheld) if withheld else [block]
-        if self.in_doubt:
-            self._last_arrival = self._clock()
+        self._last_arrival = self._clock()
         return kept
 
     def resolve(self) -> int:

@@ -271,7 +271,7 @@ class TransactionalState:
             if begin == end:
                 return None
             held = self._buffer.copy(begin, end)
-        return Block(b"".join(held.parts(begin, end)), array("I", map(int, ends_of(held))), 1)
+        return Block(b"".join(held.parts(begin, end)), array("I", ends_of(held).tolist()), 1)
 
     def _is_old_enough(self, client: Client, *, declared: bool) -> bool:
         """Wait until a queue that was just declared may be relied on; False when the query ends."""
