@@ -9,9 +9,8 @@ SHELL := /bin/bash
 
 PY := .venv/bin/python
 STAMP := .venv/.setup-done
-# Test processes, each with Spark and brokers (2 to 3 GB): one more than cores, since many tests wait. With two cores, four
-# take as long as three.
-WORKERS ?= $(shell n=$$(( $$(getconf _NPROCESSORS_ONLN) + 1 )); echo $$(( n < 4 ? n : 4 )))
+# Test processes, each with brokers and half of them with a Spark (2 to 3 GB): two more than cores, since many tests wait.
+WORKERS ?= $(shell n=$$(( $$(getconf _NPROCESSORS_ONLN) + 2 )); echo $$(( n < 4 ? n : 4 )))
 NEEDS := java mvn
 # Each test process and each Python that Spark starts would compile the modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -97,12 +96,16 @@ test: $(STAMP) | prerequisites
 	$(PY) -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=15 $(ARGS) \
 	  $(if $(AMQP_TEST_ALL),,|| { $(AGAIN); })
 
-prepare: $(STAMP) | prerequisites
+# Compiles the tests once, not in each test process.
+.venv/.tests-compiled: $(STAMP) $(shell find tests -name '*.py')
+	@$(PY) -m pytest --collect-only -qq --no-header >/dev/null
+	@touch $@
+
+prepare: .venv/.tests-compiled | prerequisites
 	@$(PY) -m tests.support.prefetch
 	@$(PY) -m tests.support.quick_spark
 	@$(PY) -m tests.support.quick_broker
 	@$(PY) -m compileall -q amqp_core amqp_spark pyspark_amqp tests/support
-	@$(PY) -m pytest --collect-only -qq --no-header >/dev/null # compiles the tests once, not in each test process
 
 test-all: export AMQP_TEST_ALL := 1
 test-all: test

@@ -22,7 +22,7 @@ from tests.support.broker_process import started
 from tests.support.brokerj import BrokerConfig, BrokerJ
 from tests.support.choice import all_cases, examples
 from tests.support.external import ExternalBroker
-from tests.support.order import Kind, in_turn
+from tests.support.order import Kind, SparkApart
 from tests.support.rabbitmq import OLD, RabbitMQConfig, RabbitMQNode
 from tests.support.rabbitmq_needed import put_together, start_or_skip
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
 
     from amqp_core.v0_10.client import Client
     from tests.support.capabilities import Capabilities
@@ -273,8 +274,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kinds: dict[Path, Kind] = {}
     for item in items:
         kinds[item.path] = min(kinds.get(item.path, Kind.SMALL), Kind.of(item))
-    places = in_turn(kinds)
-    items.sort(key=lambda item: places[item.path])  # keeps the order within a module
+    items.sort(key=lambda item: kinds[item.path])  # keeps the order within a kind
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkApart | None:
+    return SparkApart(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

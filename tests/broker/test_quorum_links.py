@@ -57,11 +57,18 @@ class LinkedPlace(ExactlyOncePlace):
         return ready, held
 
     def cut(self) -> None:
-        """Cut the link, and wait until the queue has taken everything back."""
-        held = self.counts()[1]
-        assert held > 0
+        """Cut the link when everything is delivered, and wait until the queue has taken all of it back.
+
+        How much that is, is not known before: an acknowledgement of an earlier batch may be on its way.
+        """
+        wait_until(lambda: self.counts()[0] == 0, "everything is delivered")
         self.lose_link()
-        wait_until(lambda: self.counts() == (held, 0), "everything is returned")
+
+        def is_returned() -> bool:
+            ready, held = self.counts()
+            return held == 0 and ready > 0
+
+        wait_until(is_returned, "everything is returned")
 
     def heal(self) -> None:
         """Restore it, and wait until the queue has delivered everything again."""

@@ -44,15 +44,19 @@ def fields(condition: Condition) -> set[str]:
     return {name for _, name, _, _ in found if name is not None}
 
 
-def uses() -> Iterator[tuple[str, str, str, ast.Call | None]]:
+@pytest.fixture(scope="module")
+def uses() -> list[tuple[str, str, str, ast.Call | None]]:
     """Place, table, condition and call of each mention in the code."""
+    found: list[tuple[str, str, str, ast.Call | None]] = []
     for package in ("amqp_core", "amqp_spark", "jobs"):
         for path in sorted((ROOT / package).rglob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             calls = {id(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
             for node in ast.walk(tree):
                 if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in TABLES:
-                    yield f"{path.relative_to(ROOT)}:{node.lineno}", node.value.id, node.attr, calls.get(id(node))
+                    place = f"{path.relative_to(ROOT)}:{node.lineno}"
+                    found.append((place, node.value.id, node.attr, calls.get(id(node))))
+    return found
 
 
 def test_text_of_a_condition() -> None:
@@ -74,9 +78,9 @@ def test_grammar(condition: Condition) -> None:
     assert len(f"{condition.what} {condition.action}".split()) <= LONGEST
 
 
-def test_every_use_gives_the_fields_of_its_condition() -> None:
+def test_every_use_gives_the_fields_of_its_condition(uses: list[tuple[str, str, str, ast.Call | None]]) -> None:
     wrong = []
-    for place, table, name, call in uses():
+    for place, table, name, call in uses:
         condition = TABLES[table].__members__.get(name)
         if condition is None:
             wrong.append(f"{place}: no condition {table}.{name}")
@@ -85,8 +89,8 @@ def test_every_use_gives_the_fields_of_its_condition() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_condition_is_used() -> None:
-    used = {(table, name) for _, table, name, _ in uses()}
+def test_every_condition_is_used(uses: list[tuple[str, str, str, ast.Call | None]]) -> None:
+    used = {(table, name) for _, table, name, _ in uses}
     assert [c.title for c in EVERY if (type(c).__name__, c.name) not in used] == []
 
 

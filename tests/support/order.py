@@ -1,21 +1,23 @@
-"""The order of the test modules, of which each test process takes the next whenever it has ended one."""
+"""Which test module a process runs next."""
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING
+
+from xdist.scheduler import LoadFileScheduling
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from pathlib import Path
 
     import pytest
-
-Module = TypeVar("Module")
+    from xdist.workermanage import WorkerController
 
 
 class Kind(IntEnum):
-    """What a test needs; a module has the least kind of its tests."""
+    """What a test needs; a module has the least kind of its tests. Small ones come last: processes end together."""
 
     LONG = 0
     """A time limit above that of other tests."""
@@ -36,14 +38,23 @@ class Kind(IntEnum):
         return cls.BROKER if item.get_closest_marker("broker") is not None else cls.SMALL
 
 
-def in_turn(kinds: Mapping[Module, Kind]) -> dict[Module, tuple[int, float]]:
-    """Places to sort modules by: long ones first, small ones last, so that no process is idle at the end; between them
-    those with a Spark and those with a broker only, evenly mixed, so that some use the processor while others wait."""
-    counts = Counter(kinds.values())
-    seen: Counter[Kind] = Counter()
-    places: dict[Module, tuple[int, float]] = {}
-    for module, kind in kinds.items():
-        is_mixed = kind in {Kind.SPARK, Kind.BROKER}
-        places[module] = (Kind.SPARK if is_mixed else kind), (seen[kind] / counts[kind] if is_mixed else 0.0)
-        seen[kind] += 1
-    return places
+class SparkApart(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """Half of the processes prefer modules with a Spark, the others prefer those without.
+
+    So there are half as many Sparks, each of which has to start and to compile its code, and some tests use the
+    processor while others wait. Where a process finds no module that it prefers, it takes the first one.
+    """
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        with_spark = self.nodes.index(node) < (len(self.nodes) + 1) // 2
+        paths = {module: self.config.rootpath / module for module in self.workqueue}
+        preferred = (module for module, path in paths.items() if _has_spark(path) is with_spark)
+        if (module := next(preferred, None)) is not None:
+            self.workqueue.move_to_end(module, last=False)
+        super()._assign_work_unit(node)
+
+
+@cache
+def _has_spark(module: Path) -> bool:
+    # From its text: only the test processes collect tests and know their markers.
+    return re.search(r"\bmark\.spark\b", module.read_text(encoding="utf-8")) is not None
