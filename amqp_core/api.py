@@ -322,7 +322,11 @@ class Publisher(Protocol):
 
     @property
     def in_flight(self) -> int:
-        """Number of transfers that were sent and are neither completed nor rejected."""
+        """Number of transfers that were sent and are not completed."""
+
+    @property
+    def in_doubt(self) -> int:
+        """Number of transfers that were sent and are neither completed nor rejected: their outcome is not known."""
 
     def send(self, transfers: Transfers, *, timeout_s: float = math.inf) -> int:
         """Send a run, as fast as the window allows; return the id of its first transfer."""

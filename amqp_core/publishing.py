@@ -78,6 +78,15 @@ class RunPublisher(ABC):
         return self._ledger.in_flight.transfers
 
     @property
+    def in_doubt(self) -> int:
+        """Number of transfers that were sent and are neither completed for certain nor rejected, as far as was read.
+
+        It does no I/O, and can be read after the connection has ended.
+        """
+        self._settle()
+        return sum(len(run) for run in self._ledger.unfinished(self._safe(), ()))
+
+    @property
     def rejected(self) -> list[Rejected]:
         """Rejected transfers that :meth:`take_rejected` has not returned yet."""
         return self._ledger.rejected

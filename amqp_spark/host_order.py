@@ -34,6 +34,11 @@ class HostOrder:
         hosts = sorted(options.hosts, key=lambda host: places.get(format_address(*host), 0))
         return replace(options, hosts=tuple(hosts))
 
+    def only_current(self, options: ConnectOptions) -> ConnectOptions:
+        """Options with the host of the connection alone; all hosts if a broker has redirected to another one."""
+        hosts = tuple(host for host in options.hosts if format_address(*host) == self._current)
+        return replace(options, hosts=hosts or options.hosts)
+
     def connect(self, connector: Connector, options: ConnectOptions) -> Client:
         """Connect to the first host in the order that answers; later :meth:`lost` is about that host. It raises the
         errors of the connector."""

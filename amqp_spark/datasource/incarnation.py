@@ -29,6 +29,8 @@ class Incarnation:
     """It has settled something."""
     ending: bool = False
     """It takes no more messages than those under way."""
+    ceased_at: float = 0.0
+    """When it asked for no more."""
     there: int = 0
     """Messages that the broker counted when it began."""
     begun_at: int = 0

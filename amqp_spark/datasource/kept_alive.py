@@ -52,12 +52,14 @@ class KeptAlive:
 
     @contextlib.contextmanager
     def rest(self) -> Iterator[None]:
-        """Context in which the caller does not use the client."""
+        """Context in which the caller does not use the client: what arrives waits in the socket, not in memory."""
+        self.client.pause_reading(True)
         self._in_use.release()
         try:
             yield
         finally:
             self._in_use.acquire()
+            self.client.pause_reading(False)
 
     @contextlib.contextmanager
     def use(self) -> Iterator[Client]:

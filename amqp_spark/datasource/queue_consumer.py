@@ -10,9 +10,10 @@ import logging
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from amqp_core.errors import AmqpError, LimitReached, NotFound, ResourceDeleted
+from amqp_core.errors import AmqpError, NotFound, ResourceDeleted
 from amqp_spark import crashpoints
 from amqp_spark.datasource import consumer_setup
 from amqp_spark.datasource.consumer_setup import Retries
@@ -23,6 +24,7 @@ from amqp_spark.datasource.dense_flow import DenseFlow
 from amqp_spark.datasource.drain_detector import QUIET_SECONDS, SETTLING_SECONDS, DrainDetector
 from amqp_spark.datasource.incarnation import Incarnation
 from amqp_spark.datasource.receive_buffer import add_range
+from amqp_spark.datasource.second_count import SecondCount
 from amqp_spark.datasource.settling import Settler
 from amqp_spark.datasource.unsettled import USUAL_READ_BYTES, UnsettledFlowControl, read_bytes
 from amqp_spark.error_conditions import SparkCondition
@@ -33,7 +35,7 @@ from amqp_spark.retry import LOCK_RETRY_SECONDS
 from amqp_spark.timeouts import accept_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from amqp_core.api import Block, Client, QueueInfo, Subscription
     from amqp_spark.connect import Connector
@@ -45,6 +47,9 @@ _log = logging.getLogger(__name__)
 
 LEAST_UNSETTLED: Final = 256
 """AvailableNow: smallest bound that a count gives to the limit of unsettled messages, since counts may be late."""
+
+CEASE_SECONDS: Final = 30.0
+"""AvailableNow: how long messages may arrive after the consumer has asked for no more."""
 
 
 def now() -> float:
@@ -123,7 +128,7 @@ class QueueConsumer:
         self._owner = owner
         self._clock = held.clock
         self._client: Client | None = None
-        self._hosts = HostOrder()
+        self._hosts, self._second_count = HostOrder(), SecondCount(queue)
         self._thread = threading.Thread(target=self._run, name=f"amqp-receive-{queue}", daemon=True)
         self._wakes = 0
         self._flow: FlowControl = CreditFlowControl(queue, held)
@@ -524,6 +529,7 @@ class QueueConsumer:
         if client.under_way_bytes:
             self._ending.arrived()  # a part of a message has
             return
+        self._second_count.take()
         if self._ending.wants_count():
             self._recount(client, subscription)
         if self._ending.reached(self.buffer.received):
@@ -553,28 +559,44 @@ class QueueConsumer:
         if self._ending.is_quiet() and not self._flow.paused:
             left = self._ask_end(client, subscription)
             self._ending.recounted(left, received=self.buffer.received)
-            return
-        try:
-            other = self._connector(self._options.connect_options())
-        except LimitReached as error:
-            _log.info("queue %r: its messages are counted again later: %s", self.queue, error)
-            self._ending.not_recounted()
-            return
-        with other:
-            left = self._ask_end(other)
-        under_way = max(0, (self._flow.most or 0) - self.buffer.held_by_session)
-        self._ending.recounted(left, received=self.buffer.received, under_way=under_way)
+        else:
+            self._ending.not_recounted()  # until there is an answer
+            self._second_count.begin(self._connect_beside, partial(self._counted_apart, self._life))
+
+    def _connect_beside(self) -> Client:
+        """Another client, to the same host: on another one the queue may be another one. On any thread."""
+        return self._connector(self._hosts.only_current(self._options.connect_options()))
+
+    def _counted_apart(self, life: Incarnation, other: Client, info: QueueInfo | None) -> Callable[[], None]:
+        """Take the answer to a second count, on its thread, with the position that it belongs to; return what this
+        consumer does with it."""
+        counts_held = other.capabilities.counts_held_messages
+        if info is None:
+            return partial(self.surveyed, None, counts_held=counts_held)
+        with self._lock:
+            there, received = info.message_count, self.buffer.received
+            left = None if there is None else self._estimate(there, counts_held=counts_held)
+            under_way = max(0, (self._flow.most or 0) - self.buffer.held_by_session)
+
+        def use() -> None:
+            if self._life is life and self._ending.limit is None:
+                self._ending.recounted(left, received=received, under_way=under_way)
+
+        return use
 
     def _exhaust(self, client: Client, subscription: Subscription) -> None:
         """End the queue; without credit, once no more messages arrive: those beyond the end go back."""
         if not self._has_credit:
             if not self._life.ending:
                 self._life.ending = True
+                self._life.ceased_at = self._clock()
                 subscription.cease()
             if self._excess:
                 client.release(self._excess)
                 self._excess = []
             if not subscription.ceased:
+                if self._clock() >= self._life.ceased_at + CEASE_SECONDS:
+                    subscription.cancel()  # it waits for the answer, too, and gives the connection up
                 return
         with self._lock:
             self.exhausted = True

@@ -143,7 +143,7 @@ class AtLeastOnce:
                 sender.refused(error)  # a closed channel that was for no message may be opened anew
             publisher, sender.link = link.publisher, None
             again = publisher.unfinished()
-            in_doubt = publisher.in_flight
+            in_doubt = publisher.in_doubt
             link.lease.abort()
             sender.judge(publisher.take_rejected())
             sender.waiting.extendleft(reversed(again))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from amqp_core.errors import ConnectionLost
 from amqp_spark import crashpoints
 from tests.broker.source_0_9_support import ExactlyOncePlace, Place, numbers
 from tests.spark.driver import bodies
@@ -229,6 +230,24 @@ def test_the_node_of_the_reader_has_no_link_between_acknowledgement_and_barrier(
     incidents.actions[crashpoints.ACKED_WITHOUT_BARRIER] = cut_and_heal
     half: dict[str, Any] = {"heartbeat": 60, "minMessagesPerTrigger": COUNT // 2, "maxMessagesPerTrigger": COUNT // 2}
     assert sorted(place.finish(place.driver(**half))) == numbers(COUNT)
+    assert not incidents.actions, "it came there"
+
+
+def lose_connection() -> None:
+    raise ConnectionLost("the connection was cut")
+
+
+@pytest.mark.parametrize(
+    "point",
+    [crashpoints.RECOGNISED_UNACKED, pytest.param(crashpoints.REACKED_WITHOUT_BARRIER, marks=pytest.mark.thorough)],
+)
+def test_the_node_of_the_reader_has_no_link_while_messages_are_acknowledged_again(
+    place: LinkedPlace, incidents: Incidents, point: str
+) -> None:
+    """All messages of a batch in doubt have come again, and are withheld."""
+    incidents.actions[crashpoints.SPOOLED_UNACKED] = lose_connection
+    incidents.actions[point] = place.cut_and_heal
+    assert sorted(place.finish(place.driver(**WHOLE))) == numbers(COUNT)
     assert not incidents.actions, "it came there"
 
 

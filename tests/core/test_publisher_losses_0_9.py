@@ -25,6 +25,7 @@ def test_a_cut_leaves_what_is_not_confirmed() -> None:
         with pytest.raises(ConnectionLost):
             publisher.finish()
         assert numbers_of(publisher.unfinished()) == [0, 4, 5]
+        assert (publisher.in_doubt, publisher.in_flight) == (3, 4)
         assert [one.index for one in publisher.take_rejected()] == [2]
         with pytest.raises(ConnectionLost):
             publisher.send(numbered(1, 9))

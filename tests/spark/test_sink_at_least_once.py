@@ -449,6 +449,14 @@ def test_a_loss_after_rejects_that_may_be_discarded_forgets_none() -> None:
     assert sorted(task.bodies) == [0, 1, 2, 2, 3, 4, 5]
 
 
+def test_a_loss_is_the_error_where_only_discarded_messages_were_not_confirmed() -> None:
+    """On 0-9-1 a message that was returned is neither in doubt nor sent again, although its confirm has not come."""
+    broker = FakeBroker(Script(rejects={2: 312}, breaks_at_finish=True, completes=2), protocol="0-9-1")
+    task = Task(broker, {"retry.maxAttempts": 0}, onUnroutable="discard")
+    with pytest.raises(ConnectionLost):
+        task.run(rows(3))
+
+
 def test_a_full_queue_fails_the_task_whatever_is_said_of_unroutable_ones() -> None:
     task = Task(FakeBroker(Script(rejects={2: 1, 4: 0})), onUnroutable="discard")
     with pytest.raises(PublishFailed, match=r"row 4 .* rejected it with code 0 \(so it is\)\.") as caught:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import threading
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from amqp_core.errors import ConnectionLost, LimitReached, NotFound, ResourceDeleted
+from amqp_core.errors import (
+    AmqpError,
+    AuthenticationFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    LimitReached,
+    NotFound,
+    ResourceDeleted,
+)
 from amqp_spark.datasource import consumer_setup, consumer_watch, drain_detector
 from amqp_spark.datasource import unsettled as module
 from amqp_spark.datasource.block_server import fetch
@@ -18,6 +27,7 @@ from amqp_spark.options import SourceOptions
 from tests.spark.driver import Driver, bodies
 from tests.spark.reader_support import numbers
 from tests.support.fake_broker import FakeBlock, FakeBroker, transfer_frames
+from tests.support.fake_broker.subscription import FakeSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -331,8 +341,17 @@ def test_available_now_ends_although_messages_keep_coming_and_returns_what_is_be
 
 
 @pytest.mark.usefixtures("_fast")
+@pytest.mark.parametrize(
+    "error",
+    [
+        LimitReached(530, "NOT_ALLOWED - user connection limit (1) is reached"),
+        ConnectionLost("a proxy closes what is too many"),
+        AuthenticationFailed("the token has expired"),
+        NotFound(404, None, "another broker of the list"),
+    ],
+)
 def test_available_now_counts_again_where_no_second_connection_is_to_be_had(
-    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, error: AmqpError
 ) -> None:
     """A second connection counts while messages arrive. When no more arrive, the receiving connection counts."""
     connect, is_quiet, refused = fake.connect, drain_detector.DrainDetector.is_quiet, 0
@@ -341,7 +360,7 @@ def test_available_now_counts_again_where_no_second_connection_is_to_be_had(
         nonlocal refused
         if fake.live:
             refused += 1
-            raise LimitReached(530, "NOT_ALLOWED - user connection limit (1) is reached")
+            raise error
         return connect(options)
 
     monkeypatch.setattr(fake, "connect", limited)
@@ -350,6 +369,48 @@ def test_available_now_counts_again_where_no_second_connection_is_to_be_had(
     assert drained(Driver(readers(), available_now=True)) == numbers(100)
     assert refused > 1
     assert len(fake.subscriptions) == 1, "the session was not lost for it"
+
+
+@pytest.mark.usefixtures("_fast")
+def test_available_now_goes_on_while_a_second_connection_takes_long(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is to the host of the first one: on another one the queue may be another one."""
+    connect, is_quiet = fake.connect, drain_detector.DrainDetector.is_quiet
+    asked: list[ConnectOptions] = []
+    over = threading.Event()
+
+    def slow(options: ConnectOptions) -> Any:
+        if not fake.live:
+            return connect(options)
+        asked.append(options)
+        over.wait(30)
+        raise ConnectionLost("it came to nothing")
+
+    monkeypatch.setattr(fake, "connect", slow)
+    monkeypatch.setattr(drain_detector.DrainDetector, "is_quiet", lambda self: bool(asked) and is_quiet(self))
+    fake.publish("q", *numbers(100))
+    assert drained(Driver(readers(url="amqp://fake,standby"), available_now=True)) == numbers(100)
+    over.set()
+    assert [options.hosts for options in asked] == [(("fake", 5672),)]
+    assert len(fake.subscriptions) == 1
+
+
+@pytest.mark.usefixtures("_fast")
+def test_available_now_does_not_wait_for_ever_for_the_end_of_its_subscription(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that lives and does not answer basic.cancel: the next session ends the query."""
+    monkeypatch.setattr("amqp_spark.datasource.queue_consumer.CEASE_SECONDS", 0.1)
+    monkeypatch.setattr(FakeSubscription, "ceased", property(lambda subscription: len(fake.subscriptions) > 1))
+
+    def given_up(subscription: FakeSubscription) -> NoReturn:
+        raise DeadlineExceeded("waited for the answer to basic.cancel")
+
+    monkeypatch.setattr(FakeSubscription, "cancel", given_up)
+    fake.publish("q", *numbers(100))
+    assert set(drained(Driver(readers(), available_now=True))) == set(numbers(100))
+    assert len(fake.subscriptions) == 2
 
 
 @pytest.mark.usefixtures("_fast")

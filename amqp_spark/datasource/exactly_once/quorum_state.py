@@ -40,7 +40,7 @@ import secrets
 import time
 from array import array
 from functools import partial
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from amqp_core.blocks import Block
 from amqp_core.errors import ResourceLocked
@@ -106,6 +106,13 @@ YOUNG_SECONDS: Final = 3.0
 """Age of a queue before anything rests on it: RabbitMQ 4 may lose what a new quorum queue has confirmed."""
 
 
+class _Acknowledged(NamedTuple):
+    """What this session has acknowledged: the first messages, and whether they had come again."""
+
+    head: Head
+    again: bool
+
+
 class QuorumState:
     """The state of one queue in the spool; see the module. It has the calls of :class:`.StateQueue`, and lives as long
     as the process: :meth:`begin` gives it the next session. On the thread of the consumer."""
@@ -136,8 +143,12 @@ class QuorumState:
         self._watch = ReturnWatch()
         self._waiting = waiting
         """Gives so many of the first messages of this session that are not owned."""
-        self._acknowledged: dict[str, Head] = {}
-        """Files of batches that this session has acknowledged, oldest first; each with its head."""
+        self._acknowledged: dict[str, _Acknowledged] = {}
+        """Files of batches that this session has acknowledged, oldest first."""
+        self._withheld: Head = ()
+        """The first messages that were withheld in this session."""
+        self._acknowledged_again: Verdict | None = None
+        """Carried out; the doubts end if nothing that has come before the barrier shows that this was in vain."""
         self.recognised = self.alike = 0
         self.oldest = float("-inf")
         """No message that waits to be owned was received before this time; for the next :meth:`swap`."""
@@ -213,9 +224,9 @@ class QuorumState:
         if accept:
             doubts[owned[-1]] = False
         self._doubts = doubts  # before the file is written: it may be there although its writing fails
-        self._acknowledged = {file: head for file, head in self._acknowledged.items() if file in owned}
+        self._acknowledged = {file: each for file, each in self._acknowledged.items() if file in owned}
         if accept:
-            self._acknowledged[owned[-1]] = self._head()
+            self._acknowledged[owned[-1]] = _Acknowledged(self._head(), again=False)
         self._write(body, doubts)
         for file in set(self._recognition.files) - set(doubts):
             self._recognition.remove(file)
@@ -308,7 +319,7 @@ class QuorumState:
         self._recognition.restart()
         self._alone = self._due = self._past = self._last_was_redelivered = False
         self._watch.restart()
-        self._acknowledged = {}
+        self._acknowledged, self._withheld, self._acknowledged_again = {}, (), None
         self._once_alone = None
         self._begun_at = self._last_arrival = self._clock()
         self._next_look, self._pause, self._fresh_looks = self._begun_at, LOOK_SECONDS, 0
@@ -334,7 +345,9 @@ class QuorumState:
                 kept.append(block)
                 continue
             marked = zip(flagged, found, strict=True)
-            withheld = [index for index, each in marked if self._recognition.withholds(each, block.first_id + index)]
+            taken = [pair for pair in marked if self._recognition.withholds(pair[1], block.first_id + pair[0])]
+            withheld = [index for index, _ in taken]
+            self._withheld = (*self._withheld, *(each for _, each in taken[:HEAD]))[:HEAD]
             self._look_at_fresh(block, flagged)
             self._last_was_redelivered = bool(flagged) and flagged[-1] == len(block.ends) - 1
             kept += without(block, withheld) if withheld else [block]
@@ -342,21 +355,26 @@ class QuorumState:
         return kept
 
     def resolve(self) -> int:
-        """Decide on messages in doubt as far as possible; return how many were dropped.
+        """Decide on messages in doubt as far as possible; return how many are dropped for good.
 
         Raises:
             ConsumerStalled: some are kept: the session must be replaced.
         """
+        dropped = 0
+        if self._acknowledged_again is not None:
+            dropped = len(self._acknowledged_again.drop)
+            self._end(self._acknowledged_again)
         if not self.in_doubt:
-            return 0
+            return dropped
         self._past = self._past or self._due
         patient = self._clock() < self._begun_at + PATIENCE_SECONDS
         crowded = self.withholds and (not patient or self._recognition.withheld >= MOST_UNSETTLED)
         verdict = self._recognition.decide(past=self._past or crowded)
         if verdict.ended:
-            return self._carry_out(verdict)
-        self._look()
-        return 0
+            self._carry_out(verdict)
+        else:
+            self._look()
+        return dropped
 
     # --- inside
 
@@ -431,13 +449,13 @@ class QuorumState:
         return () if block is None else self._session.identities(block)
 
     def _heads(self) -> list[Head]:
-        return [*self._acknowledged.values(), self._head()]
+        return [*(each.head for each in self._acknowledged.values()), self._withheld, self._head()]
 
     def _doubt_again(self) -> NoReturn:
         """Doubt all that this session has acknowledged, since messages were taken back from it, and end it."""
         assert self.body is not None
         owned = [batch.file for batch in ConsumerState.load(self.body).owned]
-        known = dict.fromkeys(self._acknowledged, False) | self._doubts
+        known = {file: each.again for file, each in self._acknowledged.items()} | self._doubts
         self._doubts = {file: known[file] for file in owned if file in known}
         self.note()
         raise ConsumerStalled(SparkCondition.MESSAGES_TAKEN_BACK(queue=self._consumer.queue))
@@ -469,28 +487,34 @@ class QuorumState:
         self._stuck.discard(lock)
         return False
 
-    def _carry_out(self, verdict: Verdict) -> int:
-        queue = self._consumer.queue
+    def _carry_out(self, verdict: Verdict) -> None:
         if verdict.drop:
             assert self.body is not None
             self._recognition.mark_returning(verdict.ended)
             self._doubts |= dict.fromkeys(verdict.ended, True)
             self.recognised += len(verdict.drop)
             self._write(self.body, self._doubts)
+            self._acknowledged |= dict.fromkeys(verdict.ended, _Acknowledged(self._withheld, again=True))
             crashpoints.reached(crashpoints.RECOGNISED_UNACKED)
             self._session.accept(_ranges(verdict.drop), silence_timeout_s=accept_timeout(len(verdict.drop)))
             crashpoints.reached(crashpoints.REACKED_WITHOUT_BARRIER)
-            self._session.pass_barrier(queue)
+            self._pass_barrier()
             self._check_ours(self._begun_at)  # withheld messages are as old as the session, at most
+            _log.info("%s: %d accepted message(s) came again, and are dropped", self._shown, len(verdict.drop))
+            self._acknowledged_again = verdict
+        if verdict.keep or not verdict.drop:  # kept: the next session must not keep them, and be replaced, again
+            self._end(verdict)
+        if verdict.keep:
+            self.alike += len(verdict.keep)
+            queue = self._consumer.queue
+            raise ConsumerStalled(SparkCondition.MESSAGES_ALIKE(queue=queue, count=len(verdict.keep)))
+
+    def _end(self, verdict: Verdict) -> None:
+        """End the doubts that are decided."""
         for file in verdict.ended:
             self._recognition.remove(file)
             del self._doubts[file]
-        if verdict.drop:
-            _log.info("%s: %d accepted message(s) came again, and are dropped", self._shown, len(verdict.drop))
-        if verdict.keep:
-            self.alike += len(verdict.keep)
-            raise ConsumerStalled(SparkCondition.MESSAGES_ALIKE(queue=queue, count=len(verdict.keep)))
-        return len(verdict.drop)
+        self._acknowledged_again = None
 
     def _look_at_owned(self, batches: Mapping[str, OwnedBatch]) -> None:
         """Learn from the latest other batches whether messages in doubt have equals."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from amqp_core.errors import AmqpError, NotFound, ResourceLimitExceeded
@@ -41,10 +42,15 @@ class FakePublisher:
         self.sent, self.completed = Counted(), Counted()
         self.runs: list[Transfers] = []
         self.rejected: list[Rejected] = []
+        self.given_back: set[int] = set()
 
     @property
     def in_flight(self) -> int:
         return self.sent.transfers - self.completed.transfers
+
+    @property
+    def in_doubt(self) -> int:
+        return len(set(range(self.completed.transfers, self.sent.transfers)) - self.given_back)
 
     @property
     def finished(self) -> bool:
@@ -66,6 +72,7 @@ class FakePublisher:
                     self.fail(ResourceLimitExceeded(506, None, "Maximum depth exceeded"))
             elif code is not None:
                 self.rejected.append(Rejected(transfers.tag, transfers.first + index, code, "so it is", transfers))
+                self.given_back.add(self.sent.transfers)
             if self.sent.transfers == script.refuses:
                 self.sent.transfers += 1
                 self.fail(NotFound(404, self.sent.transfers - 1, "gone", "message.transfer"))
@@ -87,11 +94,13 @@ class FakePublisher:
         raise error
 
     def unfinished(self) -> list[Transfers]:
-        skip, found = self.completed.transfers, []
+        found, begin = [], 0
         for run in self.runs:
-            if skip < len(run):
-                found.append(run.cut(skip, len(run)))
-            skip = max(0, skip - len(run))
+            end = begin + len(run)
+            gone = {*range(begin, self.completed.transfers), *self.given_back}
+            cuts = [begin - 1, *(number for number in range(begin, end) if number in gone), end]
+            found += [run.cut(low + 1 - begin, high - begin) for low, high in pairwise(cuts) if high > low + 1]
+            begin = end
         return found
 
     def take_rejected(self) -> list[Rejected]:
