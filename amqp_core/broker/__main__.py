@@ -182,7 +182,7 @@ async def serve(server: Server, settings: Settings, tls: SSLContext | None) -> i
     except StoreError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a program
         return UNUSABLE
-    print(f"{settings.url(found, '')}  {login_hint(settings)}", flush=True)  # noqa: T201 - a program
+    print(f"{settings.url(found)}  {login_hint(settings)}", flush=True)  # noqa: T201 - a program
     await stopped.wait()
     await server.stop()
     if server.failure is not None:

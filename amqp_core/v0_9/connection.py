@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
 from amqp_core.connection_states import Ended, Opened, Redirected, Role, State
-from amqp_core.error_conditions import CoreCondition
+from amqp_core.error_conditions import CoreCondition, reason
 from amqp_core.errors import (
     AmqpError,
     AuthenticationFailed,
@@ -44,6 +44,7 @@ from amqp_core.v0_9.framing import (
     HEARTBEAT_FRAME,
     METHOD,
     MIN_MAX_FRAME_SIZE,
+    OVERHEAD,
     Frame,
     encode_content,
     encode_method_frame,
@@ -445,7 +446,9 @@ class Connection:
         elif self.state not in (State.CLOSED, State.HEADER, State.START):
             refused = isinstance(error, AuthenticationFailed)
             code = spec.ReplyCode.ACCESS_REFUSED if refused else spec.ReplyCode.FRAME_ERROR
-            self.send_method(0, spec.ConnectionClose(reply_code=code, reply_text=type(error).__name__))
+            # a client reads it: without the advice, which is for those who run the broker
+            text = cut_short(f"{code.name} - {reason(error)}") if self.role is Role.SERVER else type(error).__name__
+            self.send_method(0, spec.ConnectionClose(reply_code=code, reply_text=text))
         self.state = State.CLOSED
         self._tail = b""
         events.append(Ended(error))
@@ -566,7 +569,9 @@ class Connection:
             raise ProtocolError(
                 f"connection.tune-ok asks for {method.channel_max} channels; {self.channel_max} were offered"
             )
-        self.max_frame_size = self._received_limit = self._sent_limit = size
+        self.max_frame_size = self._sent_limit = size
+        # frame-max counts the whole frame; some clients take it for that of the payload, and RabbitMQ bears with them.
+        self._received_limit = size + OVERHEAD
         self.channel_max = method.channel_max or self.channel_max
         self._heartbeat.interval_s = method.heartbeat
 

@@ -40,7 +40,7 @@ def process() -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_it_says_where_it_is_and_ends_cleanly(process: subprocess.Popen[str], number: int, code: int) -> None:
     assert process.stdout is not None
-    found = re.fullmatch(r"amqp://127\.0\.0\.1:(\d+)/  user guest, password guest\n", process.stdout.readline())
+    found = re.fullmatch(r"amqp://127\.0\.0\.1:(\d+)/%2F  user guest, password guest\n", process.stdout.readline())
     assert found is not None
     connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", int(found[1])))
     channel = connection.channel()

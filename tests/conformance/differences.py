@@ -406,6 +406,7 @@ DIFFERENCES: Final = (
         {
             "0-9-1: ack: an unknown tag": "ok",
             "0-9-1: ack: an unknown tag, multiple": "ok",
+            "multiple: a tag that is not held": "ok",
             "0-9-1: nack: an unknown tag": "ok",
             "0-9-1: reject: an unknown tag": "ok",
         },

@@ -48,7 +48,7 @@ class Peer09(Peer):
         self.cancelled: list[str] = []
         self.channel = 0
         self.outgoing += b"AMQP\0\0\x09\x01"
-        self._frame_max = 4096
+        self.frame_max = 4096
         self._awaited = 0
         self._confirms = False
         self._published: list[bytes] = []
@@ -75,7 +75,7 @@ class Peer09(Peer):
         self._await()
         tune = self.answers.pop()[0]
         assert isinstance(tune, spec.ConnectionTune)
-        self._frame_max, self.channel_max = tune.frame_max or 131072, tune.channel_max
+        self.frame_max, self.channel_max = tune.frame_max or 131072, tune.channel_max
         self._send(spec.ConnectionTuneOk(tune.channel_max, tune.frame_max, 0))
         self.call(spec.ConnectionOpen(virtual_host=address.virtual_host))
 
@@ -231,10 +231,18 @@ class Peer09(Peer):
         )
         self.publish_raw(spec.BasicPublish(exchange=exchange, routing_key=key, mandatory=mandatory), properties, body)
 
-    def publish_raw(self, method: spec.BasicPublish, properties: spec.BasicProperties, body: bytes) -> None:
-        """Publish with any method and properties."""
+    def publish_raw(
+        self,
+        method: spec.BasicPublish,
+        properties: spec.BasicProperties,
+        body: bytes,
+        *,
+        frame_max: int | None = None,
+    ) -> None:
+        """Publish with any method and properties; ``frame_max``: another one than was agreed."""
         header = encode_header(properties, len(body))
-        self.outgoing += b"".join(encode_content(self.channel, encode_method(method), header, body, self._frame_max))
+        frames = encode_content(self.channel, encode_method(method), header, body, frame_max or self.frame_max)
+        self.outgoing += b"".join(frames)
         self._published.append(body)
 
     def consume(self, queue: str, consumer: str, *, credit: int = 0, accept: bool = True) -> None:

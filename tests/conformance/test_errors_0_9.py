@@ -243,6 +243,18 @@ def test_a_frame_that_is_too_large(peer_0_9: Peer09, target: Target) -> None:
     )
 
 
+def test_a_payload_as_large_as_frame_max(peer_0_9: Peer09, name: Callable[[str], str], target: Target) -> None:
+    """frame-max counts the whole frame. AMQPStorm and rabbitpy take it for that of the payload."""
+    peer_0_9.declare_queue(name("q"))
+    body = bytes(peer_0_9.frame_max)
+    peer_0_9.publish_raw(
+        spec.BasicPublish(routing_key=name("q")), spec.BasicProperties(), body, frame_max=len(body) + 8
+    )
+    peer_0_9.sync()
+    (found,) = peer_0_9.take(name("q"), 1)
+    assert found.body == body
+
+
 def test_an_unknown_virtual_host(address: Address, target: Target, connect_0_9: Connect) -> None:
     made = outcome(lambda: Peer09(replace(address, virtual_host="no-such-host"), Declared()))
     assert made == target.expects("open: an unknown virtual host", (CONNECTION, 530))

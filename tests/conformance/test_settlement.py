@@ -8,6 +8,7 @@ import pytest
 
 from amqp_core.v0_9 import spec as spec_0_9
 from amqp_core.v0_10 import spec
+from tests.conformance.peer import outcome
 from tests.conformance.peer_0_10 import EXPLICIT, NONE
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ def test_dead_letters_say_where_they_died(peer_0_9: Peer09, name: Callable[[str]
     assert len(deaths) == 1
     found = {key: deaths[0][key] for key in ("count", "reason", "queue", "exchange", "routing-keys")}
     assert found == {"count": 1, "reason": "rejected", "queue": queue, "exchange": "", "routing-keys": [queue]}
-    assert (dead.headers["x-first-death-queue"], dead.headers["x-first-death-reason"]) == (queue, "rejected")
+    for which in ("first", "last"):
+        places = [dead.headers[f"x-{which}-death-{part}"] for part in ("queue", "reason", "exchange")]
+        assert places == [queue, "rejected", ""]
 
 
 def test_a_dead_letter_routing_key(peer_0_9: Peer09, name: Callable[[str], str], target: Target) -> None:
@@ -126,6 +129,25 @@ def test_nack_of_one(peer_0_9: Peer09, name: Callable[[str], str], target: Targe
     peer_0_9.sync()
     peer_0_9.reopen()
     assert peer_0_9.bodies(name("q")) == target.expects(f"nack: requeue={requeue}", [b"0"] if requeue else [])
+
+
+@pytest.mark.parametrize("method", ["ack", "nack"])
+@pytest.mark.parametrize("tag", ["unknown", "settled"])
+def test_a_tag_that_is_not_held_settles_nothing_before_it(
+    peer_0_9: Peer09, name: Callable[[str], str], target: Target, method: str, tag: str
+) -> None:
+    filled(peer_0_9, name("q"), 3)
+    held = peer_0_9.get(name("q"))[name("q")]
+    wrong = held[2].number + (90 if tag == "unknown" else 0)
+    if tag == "settled":
+        peer_0_9.send(spec_0_9.BasicAck(held[2].number))
+    settle = spec_0_9.BasicAck if method == "ack" else spec_0_9.BasicNack
+    peer_0_9.send(settle(delivery_tag=wrong, multiple=True))
+    expected = target.expects("multiple: a tag that is not held", ("channel", 406))
+    assert outcome(peer_0_9.sync) == expected
+    if expected != "ok":
+        peer_0_9.after_error()
+        assert peer_0_9.bodies(name("q")) == [b"0", b"1", b"2"][: 3 if tag == "unknown" else 2]
 
 
 def test_ack_of_all(peer_0_9: Peer09, name: Callable[[str], str]) -> None:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx", "flow-control")
 _QUEUE_TYPES = ("classic", "quorum")
-# RabbitMQ's bound, so that a declaration that passes here passes there.
-_MOST_MS = 0xFFFF_FFFF
+# RabbitMQ's bound, ten years, so that a declaration that passes here passes there.
+MOST_MS = 315_360_000_000
 _MOST = 0x7FFF_FFFF_FFFF_FFFF
 
 
@@ -36,7 +36,7 @@ def _integer(least: int, most: int) -> Callable[[object], int]:
 
 
 def _seconds(least_ms: int) -> Callable[[object], float]:
-    read_ms = _integer(least_ms, _MOST_MS)
+    read_ms = _integer(least_ms, MOST_MS)
 
     def read(value: object) -> float:
         return read_ms(value) / 1000

@@ -376,7 +376,7 @@ class ServerChannel:
         """What a delivery tag names; it is not held any more."""
         if multiple:
             tags = list(itertools.takewhile(lambda each: each <= tag or not tag, self._held))  # they are in order
-            if tag and not tags and tag > self._last_tag:
+            if tag and tag not in self._held:  # all before it would be settled by mistake
                 raise Failed(_Code.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
         elif tag in self._held:
             tags = [tag]

@@ -44,6 +44,7 @@ CAPABILITIES: Final = (
     spec.Capability.CONSUMER_PRIORITIES,
     spec.Capability.AUTHENTICATION_FAILURE_CLOSE,
     spec.Capability.PER_CONSUMER_QOS,
+    spec.Capability.DIRECT_REPLY_TO,
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from amqp_core.broker.model.arguments import MOST_MS
 from amqp_core.broker.model.errors import Refusal, Refused
 from amqp_core.broker.model.messages import Message
 from amqp_core.broker.properties import (
@@ -88,8 +89,8 @@ def message_of(publish: spec.BasicPublish, content: Content, username: str) -> M
 def _ttl(expiration: str | None) -> int | None:
     if not expiration:
         return None
-    if not expiration.isascii() or not expiration.isdigit():
-        text = f"invalid expiration '{expiration}': it must be milliseconds in digits"
+    if not expiration.isascii() or not expiration.isdigit() or int(expiration) > MOST_MS:
+        text = f"invalid expiration '{expiration}': it must be milliseconds in digits, at most {MOST_MS}"
         raise Refused(Refusal.PRECONDITION_FAILED, text)
     return int(expiration)
 
@@ -114,7 +115,7 @@ def header_of(message: Message) -> bytes:
 
 
 def _death_headers(message: Message) -> dict[str, object]:
-    first = message.deaths[-1]
+    first, last = message.deaths[-1], message.deaths[0]
     return {
         "x-death": [
             {
@@ -130,6 +131,9 @@ def _death_headers(message: Message) -> dict[str, object]:
         "x-first-death-queue": first.queue,
         "x-first-death-reason": first.reason,
         "x-first-death-exchange": first.exchange,
+        "x-last-death-queue": last.queue,
+        "x-last-death-reason": last.reason,
+        "x-last-death-exchange": last.exchange,
     }
 
 

@@ -161,7 +161,7 @@ def test_a_message_that_died_has_lost_its_ttl(*, redelivered: bool) -> None:
     basic = basic_properties(old.header_of(dead))
     assert basic.expiration is None
     assert basic.headers is not None
-    assert basic.headers["x-first-death-queue"] == "q"
+    assert basic.headers["x-first-death-queue"] == basic.headers["x-last-death-queue"] == "q"
     assert basic.headers["a"] == 1
 
 
