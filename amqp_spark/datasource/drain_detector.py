@@ -45,9 +45,9 @@ early, and an answer of qpidd may give the message count before a session ended 
 class DrainDetector:
     """Detects the end of one queue. ``selector``: the subscription selects only a part of it, while the broker counts
     the rest, too. ``target``: the position to stop at, None before the first incarnation; ``alone``: the broker
-    reported no other consumer when it was last asked; ``settling_s``: seconds for which its count may be too low;
-    ``replaces``: whether a consumer that gets nothing is replaced; ``stalled``: number of messages that the broker does
-    not send to it, now that it should be."""
+    reported no other consumer when it was last asked; ``last_arrival``: when something came; ``settling_s``: seconds
+    for which its count may be too low; ``replaces``: whether a consumer that gets nothing is replaced; ``stalled``:
+    number of messages that the broker does not send to it, now that it should be."""
 
     def __init__(self, queue: str, *, selector: bool, clock: Callable[[], float]) -> None:
         self.target: int | None = None
@@ -65,7 +65,7 @@ class DrainDetector:
         self._settles_at: float | None = None
         """When the count of the start may be asked again; None: the target is final."""
         self._lost_until: float | None = None
-        self._last_arrival = 0.0
+        self.last_arrival = 0.0
         self._empty_since: float | None = None
         self._unsent_since: float | None = None
         """Since when each count found messages."""
@@ -113,7 +113,7 @@ class DrainDetector:
             self.target -= count
 
     def _end_silence(self) -> None:
-        self._last_arrival = self._clock()
+        self.last_arrival = self._clock()
         self._empty_since = self._unsent_since = None
         self._empty_rounds = 0
         self._rounds_alone = 0
@@ -132,7 +132,7 @@ class DrainDetector:
     def is_quiet(self) -> bool:
         """Whether nothing has arrived for a while; without credit long enough that nothing is under way: all that is
         comes before the answer to a question, however much it is."""
-        return self._clock() >= self._last_arrival + max(QUIET_SECONDS, self.settling_s / 2)
+        return self._clock() >= self.last_arrival + max(QUIET_SECONDS, self.settling_s / 2)
 
     def not_recounted(self) -> None:
         """Record that the broker cannot be asked for the second count now: try it again later."""

@@ -49,7 +49,7 @@ LEAST_UNSETTLED: Final = 256
 """AvailableNow: smallest bound that a count gives to the limit of unsettled messages, since counts may be late."""
 
 CEASE_SECONDS: Final = 30.0
-"""AvailableNow: how long messages may arrive after the consumer has asked for no more."""
+"""AvailableNow: how long nothing may come after the consumer has asked for no more messages."""
 
 
 def now() -> float:
@@ -595,7 +595,9 @@ class QueueConsumer:
                 client.release(self._excess)
                 self._excess = []
             if not subscription.ceased:
-                if self._clock() >= self._life.ceased_at + CEASE_SECONDS:
+                if self._flow.paused or client.under_way_bytes:
+                    self._life.ceased_at = self._clock()  # the answer may wait behind what is not read yet
+                elif self._clock() >= max(self._life.ceased_at, self._ending.last_arrival) + CEASE_SECONDS:
                     subscription.cancel()  # it waits for the answer, too, and gives the connection up
                 return
         with self._lock:
