@@ -98,7 +98,7 @@ test: $(STAMP) | prerequisites
 
 # Compiles the tests once, not in each test process.
 .venv/.tests-compiled: $(STAMP) $(shell find tests -name '*.py')
-	@$(PY) -m pytest --collect-only -qq --no-header >/dev/null
+	@found=$$($(PY) -m pytest --collect-only -qq --no-header 2>&1) || { tail -n 50 <<<"$$found"; exit 1; }
 	@touch $@
 
 prepare: .venv/.tests-compiled | prerequisites

@@ -48,6 +48,8 @@ _log = logging.getLogger(__name__)
 LEAST_UNSETTLED: Final = 256
 """AvailableNow: smallest bound that a count gives to the limit of unsettled messages, since counts may be late."""
 
+MOST_FAILED_COUNTS: Final = 5
+"""AvailableNow: after so many failed counts on a second connection, the first one counts."""
 CEASE_SECONDS: Final = 30.0
 """AvailableNow: how long nothing may come after the consumer has asked for no more messages."""
 
@@ -556,7 +558,14 @@ class QueueConsumer:
 
         Where this thread was kept from reading, messages arrive although it was quiet: those before the answer.
         """
-        if self._ending.is_quiet() and not self._flow.paused:
+        in_vain = self._second_count.failures >= MOST_FAILED_COUNTS
+        if (in_vain or self._ending.is_quiet()) and not self._flow.paused:
+            if in_vain:
+                _log.warning(
+                    "queue %r: no second connection could be had %d times, so its messages are counted behind those "
+                    "that are under way: this AvailableNow query may read more than was there at its start",
+                    self.queue, self._second_count.failures,
+                )  # fmt: skip
             left = self._ask_end(client, subscription)
             self._ending.recounted(left, received=self.buffer.received)
         else:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
 from amqp_core.errors import AmqpError
 
@@ -31,6 +32,8 @@ class SecondCount:
         self._queue = queue
         self._thread: threading.Thread | None = None
         self._found: Callable[[], None] | None = None
+        self.failures = 0
+        """How often no answer was to be had, one time after the other."""
 
     def begin(self, connect: Callable[[], Client], counted: Counted) -> None:
         """Count on another thread, unless it counts already."""
@@ -50,5 +53,13 @@ class SecondCount:
         try:
             with connect() as client:
                 self._found = counted(client, client.query_queue(self._queue))
+            self.failures = 0
         except AmqpError as error:
+            self.failures += 1
             _log.info("queue %r: its messages are counted again later: %s", self._queue, error)
+        except Exception as error:  # noqa: BLE001  every error must reach the query
+            self._found = partial(_raise, error)
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -233,19 +234,20 @@ def test_the_node_of_the_reader_has_no_link_between_acknowledgement_and_barrier(
     assert not incidents.actions, "it came there"
 
 
-def lose_connection() -> None:
+def lose_connection(_: LinkedPlace) -> None:
     raise ConnectionLost("the connection was cut")
 
 
+@pytest.mark.parametrize("first", [lose_connection, LinkedPlace.cut_and_heal])
 @pytest.mark.parametrize(
     "point",
     [crashpoints.RECOGNISED_UNACKED, pytest.param(crashpoints.REACKED_WITHOUT_BARRIER, marks=pytest.mark.thorough)],
 )
 def test_the_node_of_the_reader_has_no_link_while_messages_are_acknowledged_again(
-    place: LinkedPlace, incidents: Incidents, point: str
+    place: LinkedPlace, incidents: Incidents, point: str, first: Callable[[LinkedPlace], None]
 ) -> None:
     """All messages of a batch in doubt have come again, and are withheld."""
-    incidents.actions[crashpoints.SPOOLED_UNACKED] = lose_connection
+    incidents.actions[crashpoints.SPOOLED_UNACKED] = partial(first, place)
     incidents.actions[point] = place.cut_and_heal
     assert sorted(place.finish(place.driver(**WHOLE))) == numbers(COUNT)
     assert not incidents.actions, "it came there"

@@ -35,60 +35,60 @@ def come_again(recognition: Recognition, *names: int, named: bool = False, first
 def test_a_named_batch_that_has_come_again_is_dropped_at_once() -> None:
     found = in_doubt(1, 2, named=True)
     assert come_again(found, 2, 3, 1, named=True) == [True, False, True]
-    assert found.decide(past=False) == Verdict([1, 3], [], ["f"])
+    assert found.decide(past=False) == Verdict([1, 3], [], ["f"], ["f"])
 
 
 def test_a_batch_without_names_waits_for_what_else_comes() -> None:
     found = in_doubt(1, 2)
     come_again(found, 1, 2)
-    assert found.decide(past=False) == Verdict([], [], [])
-    assert found.decide(past=True) == Verdict([1, 2], [], ["f"])
+    assert found.decide(past=False) == Verdict([], [], [], [])
+    assert found.decide(past=True) == Verdict([1, 2], [], ["f"], ["f"])
 
 
 def test_a_part_of_a_batch_is_not_the_batch() -> None:
     """A queue loses an acknowledgement as a whole or not at all."""
     found = in_doubt(1, 2)
     come_again(found, 1)
-    assert found.decide(past=True) == Verdict([], [1], ["f"])
+    assert found.decide(past=True) == Verdict([], [1], ["f"], [])
 
 
 def test_equal_messages_are_kept() -> None:
     found = in_doubt(1, 1, 1)
     come_again(found, 1, 1, 1, 1)
-    assert found.decide(past=True) == Verdict([], [1, 2, 3], ["f"])
+    assert found.decide(past=True) == Verdict([], [1, 2, 3], ["f"], [])
 
 
 def test_one_message_that_is_unlike_all_others_shows_that_equal_ones_have_come_again() -> None:
     found = in_doubt(1, 1, 2)
     come_again(found, 1, 1, 1, 2)
-    assert found.decide(past=True) == Verdict([1, 2, 4], [], ["f"])
+    assert found.decide(past=True) == Verdict([1, 2, 4], [], ["f"], ["f"])
 
 
 def test_an_equal_message_that_was_never_delivered_shows_that_the_identity_repeats() -> None:
     found = in_doubt(1)
     come_again(found, 1)
     found.arrived(identity(1))
-    assert found.decide(past=True) == Verdict([], [1], ["f"])
+    assert found.decide(past=True) == Verdict([], [1], ["f"], [])
 
 
 def test_a_message_that_was_not_delivered_more_often_is_another_one() -> None:
     found = in_doubt(1)
     assert not found.withholds(identity(1, deliveries=0), 1)
-    assert found.decide(past=True) == Verdict([], [], ["f"])
+    assert found.decide(past=True) == Verdict([], [], ["f"], [])
 
 
 def test_a_batch_that_is_acknowledged_again_may_come_in_part() -> None:
     found = in_doubt(1, 2, 3, 3, returning=True)
     come_again(found, 2, 3)
-    assert found.decide(past=False) == Verdict([], [], [])
-    assert found.decide(past=True) == Verdict([1], [2], ["f"])
+    assert found.decide(past=False) == Verdict([], [], [], [])
+    assert found.decide(past=True) == Verdict([1], [2], ["f"], ["f"])
 
 
 def test_equal_messages_are_kept_if_their_batch_was_acknowledged_again() -> None:
     """Some may be gone, and others that look like them come in their place."""
     found = in_doubt(1, 1, 2, returning=True)
     come_again(found, 1, 1, 2)
-    assert found.decide(past=False) == Verdict([3], [1, 2], ["f"])
+    assert found.decide(past=False) == Verdict([3], [1, 2], ["f"], ["f"])
 
 
 def test_a_message_without_identity_is_never_recognised() -> None:
@@ -103,7 +103,7 @@ def test_an_equal_message_in_another_batch_shows_that_the_identity_repeats() -> 
     found.arrived(identity(1))
     found.restart()
     come_again(found, 1)
-    assert found.decide(past=True) == Verdict([], [1], ["f"])
+    assert found.decide(past=True) == Verdict([], [1], ["f"], [])
 
 
 def test_two_batches_with_an_equal_message() -> None:
@@ -181,3 +181,21 @@ def _session(
         found.arrived(identity(name))
         kept[name] += 1
     return kept, withheld
+
+
+def test_what_comes_while_a_batch_is_acknowledged_again_is_none_of_its_messages() -> None:
+    """What has not come was acknowledged before: a message that looks like it must not be withheld and forgotten."""
+    found = in_doubt(1, 2, 3, returning=True)
+    come_again(found, 3)
+    assert found.decide(past=True) == Verdict([1], [], ["f"], ["f"])
+    found.mark_returning(["f"])
+    assert come_again(found, 1, first_id=2) == [False]
+
+
+def test_a_batch_that_has_not_come_again_is_not_acknowledged_again_with_another_one() -> None:
+    """Else a message that looks like one of it would be dropped on the next session, without being read."""
+    found = in_doubt(1, 2, named=True)
+    found.add("g", [identity(3), identity(4)])
+    come_again(found, 1, 2, named=True)
+    come_again(found, 3, first_id=3)
+    assert found.decide(past=True) == Verdict([1, 2], [3], ["f", "g"], ["f"])

@@ -59,12 +59,13 @@ def test_what_cannot_be_read_shows_nothing(watch: ReturnWatch) -> None:
     assert not watch.shows([None, None], [[None, message("a")], UNNAMED])
 
 
-def test_a_message_shows_it_only_once(watch: ReturnWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A publisher may have sent it twice; else sessions might be replaced for ever."""
+def test_a_message_shows_it_a_few_times(watch: ReturnWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link may be cut again. But a publisher may have sent it twice: else sessions might be replaced for ever."""
     monkeypatch.setattr(return_watch, "MOST_REMEMBERED", 2)
-    for expected in (True, False):
+    monkeypatch.setattr(return_watch, "MOST_SHOWN", 2)
+    for deliveries, expected in [(5, True), (5, False), (6, True), (7, False)]:
         watch.restart()
-        assert watch.shows([message("a", 5)], [NAMED]) is expected
+        assert watch.shows([message("a", deliveries)], [NAMED]) is expected
     for name in "cd":
         assert watch.shows([message(name, 1)], [[message(name)]])
     assert watch.shows([message("a", 5)], [NAMED]), "the memory is bounded"

@@ -372,6 +372,26 @@ def test_available_now_counts_again_where_no_second_connection_is_to_be_had(
 
 
 @pytest.mark.usefixtures("_fast")
+def test_available_now_ends_without_a_second_connection_although_messages_never_cease(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection that receives counts then."""
+    connect = fake.connect
+
+    def refused(options: ConnectOptions) -> Any:
+        if fake.live:
+            raise AuthenticationFailed("the token has expired")
+        return connect(options)
+
+    monkeypatch.setattr(fake, "connect", refused)
+    monkeypatch.setattr(drain_detector.DrainDetector, "is_quiet", lambda self: False)
+    fake.publish("q", *numbers(100))
+    assert drained(Driver(readers(), available_now=True)) == numbers(100)
+    assert len(fake.subscriptions) == 1
+    assert "no second connection could be had 5 times" in caplog.text
+
+
+@pytest.mark.usefixtures("_fast")
 def test_available_now_goes_on_while_a_second_connection_takes_long(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

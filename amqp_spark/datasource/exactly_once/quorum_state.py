@@ -148,7 +148,9 @@ class QuorumState:
         self._withheld: Head = ()
         """The first messages that were withheld in this session."""
         self._acknowledged_again: Verdict | None = None
-        """Carried out; the doubts end if nothing that has come before the barrier shows that this was in vain."""
+        """Carried out; its doubts end if nothing that has come before the barrier shows that this was in vain."""
+        self._dropped = 0
+        """Messages that were dropped for good, since :meth:`take_dropped`."""
         self.recognised = self.alike = 0
         self.oldest = float("-inf")
         """No message that waits to be owned was received before this time; for the next :meth:`swap`."""
@@ -354,18 +356,20 @@ class QuorumState:
         self._last_arrival = self._clock()
         return kept
 
-    def resolve(self) -> int:
-        """Decide on messages in doubt as far as possible; return how many are dropped for good.
+    def take_dropped(self) -> int:
+        """Number of messages that were dropped for good since the last call."""
+        dropped, self._dropped = self._dropped, 0
+        return dropped
+
+    def resolve(self) -> None:
+        """Decide on messages in doubt as far as possible.
 
         Raises:
             ConsumerStalled: some are kept: the session must be replaced.
         """
-        dropped = 0
-        if self._acknowledged_again is not None:
-            dropped = len(self._acknowledged_again.drop)
-            self._end(self._acknowledged_again)
+        self._end_again()
         if not self.in_doubt:
-            return dropped
+            return
         self._past = self._past or self._due
         patient = self._clock() < self._begun_at + PATIENCE_SECONDS
         crowded = self.withholds and (not patient or self._recognition.withheld >= MOST_UNSETTLED)
@@ -374,7 +378,6 @@ class QuorumState:
             self._carry_out(verdict)
         else:
             self._look()
-        return dropped
 
     # --- inside
 
@@ -488,13 +491,14 @@ class QuorumState:
         return False
 
     def _carry_out(self, verdict: Verdict) -> None:
+        self._end(file for file in verdict.ended if file not in verdict.again)
         if verdict.drop:
             assert self.body is not None
-            self._recognition.mark_returning(verdict.ended)
-            self._doubts |= dict.fromkeys(verdict.ended, True)
+            self._recognition.mark_returning(verdict.again)
+            self._doubts |= dict.fromkeys(verdict.again, True)
             self.recognised += len(verdict.drop)
             self._write(self.body, self._doubts)
-            self._acknowledged |= dict.fromkeys(verdict.ended, _Acknowledged(self._withheld, again=True))
+            self._acknowledged |= dict.fromkeys(verdict.again, _Acknowledged(self._withheld, again=True))
             crashpoints.reached(crashpoints.RECOGNISED_UNACKED)
             self._session.accept(_ranges(verdict.drop), silence_timeout_s=accept_timeout(len(verdict.drop)))
             crashpoints.reached(crashpoints.REACKED_WITHOUT_BARRIER)
@@ -502,19 +506,24 @@ class QuorumState:
             self._check_ours(self._begun_at)  # withheld messages are as old as the session, at most
             _log.info("%s: %d accepted message(s) came again, and are dropped", self._shown, len(verdict.drop))
             self._acknowledged_again = verdict
-        if verdict.keep or not verdict.drop:  # kept: the next session must not keep them, and be replaced, again
-            self._end(verdict)
         if verdict.keep:
+            self._end_again()  # else the next session would keep the same messages, and be replaced again
             self.alike += len(verdict.keep)
             queue = self._consumer.queue
             raise ConsumerStalled(SparkCondition.MESSAGES_ALIKE(queue=queue, count=len(verdict.keep)))
 
-    def _end(self, verdict: Verdict) -> None:
-        """End the doubts that are decided."""
-        for file in verdict.ended:
+    def _end_again(self) -> None:
+        """End the doubt of batches that are acknowledged again."""
+        verdict, self._acknowledged_again = self._acknowledged_again, None
+        if verdict is not None:
+            self._dropped += len(verdict.drop)
+            self._end(verdict.again)
+
+    def _end(self, files: Iterable[str]) -> None:
+        """End the doubt of batches."""
+        for file in files:
             self._recognition.remove(file)
             del self._doubts[file]
-        self._acknowledged_again = None
 
     def _look_at_owned(self, batches: Mapping[str, OwnedBatch]) -> None:
         """Learn from the latest other batches whether messages in doubt have equals."""

@@ -34,11 +34,13 @@ if TYPE_CHECKING:
 
 
 class Verdict(NamedTuple):
-    """What becomes of withheld messages: ids to drop, ids to keep; and the batches whose doubt ends with it."""
+    """What becomes of withheld messages: ids to drop, ids to keep; the batches whose doubt ends with it, and those of
+    them that have messages to drop."""
 
     drop: list[int]
     keep: list[int]
     ended: list[str]
+    again: list[str]
 
 
 @dataclass(slots=True)
@@ -148,7 +150,9 @@ class Recognition:
         drop: list[int] = []
         keep: list[int] = []
         ended: list[str] = []
+        again: list[str] = []
         for doubt in self._doubts.values():
+            dropped = len(drop)
             alone = {digest for digest, count in doubt.counts.items() if count == 1 and self._is_alone(digest)}
             sure = any(digest in doubt.named and digest in alone for digest, _ in doubt.matched)
             if doubt.returning:
@@ -167,12 +171,15 @@ class Recognition:
             else:
                 continue
             ended.append(doubt.file)
-        return Verdict(drop, keep, ended)
+            if len(drop) > dropped:
+                again.append(doubt.file)
+        return Verdict(drop, keep, ended, again)
 
     def mark_returning(self, files: Iterable[str]) -> None:
-        """Note that these batches are acknowledged again."""
+        """Note that these batches are acknowledged again: what comes now in this session is none of theirs."""
         for file in files:
             self._doubts[file].returning = True
+            self._doubts[file].left.clear()
 
     def _is_alone(self, digest: bytes) -> bool:
         return self._occurs[digest] == 1 and digest not in self._repeated

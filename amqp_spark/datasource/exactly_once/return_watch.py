@@ -10,14 +10,15 @@ the messages that wait: their *heads*, of two messages each.
 Another message with the mark proves nothing: a session that has ended held it, or a barrier has met it. The first
 message of a head does so if it has a message id; else the second one must follow it, and be another one: equal readings
 of a sensor must not be taken for one message. A publisher may have sent one message twice, with its id. So a message
-shows it only once in the life of the process: else sessions might be replaced for ever.
+shows it a few times in the life of the process, with more deliveries each time: else sessions might be replaced for
+ever.
 
 Pure decisions, without I/O.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,6 +32,15 @@ HEAD: Final = 2
 """So many messages are a head."""
 MOST_REMEMBERED: Final = 1000
 """So many messages are remembered that have shown it."""
+MOST_SHOWN: Final = 5
+"""So often one message may show it."""
+
+
+class _Shown(NamedTuple):
+    """How often a message has shown it, and with how many earlier deliveries at last."""
+
+    times: int
+    deliveries: int
 
 
 class ReturnWatch:
@@ -38,7 +48,7 @@ class ReturnWatch:
 
     def __init__(self) -> None:
         self._before: Identity | None = None
-        self._shown: dict[bytes, None] = {}
+        self._shown: dict[bytes, _Shown] = {}
 
     def restart(self) -> None:
         """Begin a session."""
@@ -48,13 +58,18 @@ class ReturnWatch:
         """Whether messages that have arrived, marked as redelivered, show that those with these heads come again."""
         found = False
         for each in redelivered:
-            if each is not None and each.digest not in self._shown and any(self._is_head(head, each) for head in heads):
+            if each is not None and self._may_show(each) and any(self._is_head(head, each) for head in heads):
                 found = True
-                self._shown[each.digest] = None
+                before = self._shown.get(each.digest, _Shown(0, 0))
+                self._shown[each.digest] = _Shown(before.times + 1, each.deliveries)
             self._before = each
         while len(self._shown) > MOST_REMEMBERED:
             del self._shown[next(iter(self._shown))]
         return found
+
+    def _may_show(self, identity: Identity) -> bool:
+        shown = self._shown.get(identity.digest)
+        return shown is None or (shown.times < MOST_SHOWN and identity.deliveries > shown.deliveries)
 
     def _is_head(self, head: Head, identity: Identity) -> bool:
         first, second = (*head, None, None)[:HEAD]

@@ -92,7 +92,6 @@ class TransactionalState:
         self._refused_since: float | None = None
         self._arrivals: deque[tuple[int, float]] = deque()
         """Positions that were received at some times, from the last one before the first message that waits on."""
-        self._dropped_count = 0
         self._next_warning = float("-inf")
         self._shared = self._has_resumed = False
         self._entered_at = float("-inf")
@@ -181,8 +180,7 @@ class TransactionalState:
 
     def take_dropped(self) -> int:
         """Number of messages that were recognised since the last call."""
-        dropped, self._dropped_count = self._dropped_count, 0
-        return dropped
+        return 0 if self._quorum is None else self._quorum.take_dropped()
 
     def surveyed(self, consumers: int | None) -> None:
         """Take the number of consumers of the queue, from any thread; warn if another one has come.
@@ -210,7 +208,7 @@ class TransactionalState:
         """Make the requested change; return whether there was any. ``finish``: drop finished batches in any case."""
         assert self._owner is not None
         if self._quorum is not None:
-            self._dropped_count += self._quorum.resolve()
+            self._quorum.resolve()
             self._check_age()
             if self.withholds:
                 return False
