@@ -218,6 +218,9 @@ class VirtualHost:
     def delete_queue(self, name: str, *, owner: object, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue, its bindings and its messages; return how many were ready.
 
+        With an alternate exchange of 0-10, its messages go there: those that wait now, and those that are held when
+        they are released or rejected.
+
         Raises:
             Refused: as ``queue``; IN_USE (it has consumers), PRECONDITION_FAILED (it is not empty).
         """
@@ -532,10 +535,12 @@ class VirtualHost:
         return queue
 
     def _delete(self, queue: Queue) -> int:
-        """Remove a queue from everywhere."""
+        """Remove a queue from everywhere; then what was in it may go to its alternate exchange."""
         self._timers.remove(queue)
         self._topology.remove_queue(queue)
-        return queue.delete()
+        count = queue.delete()
+        self._dead_letters.drain(self._clock.now)
+        return count
 
     def _bindable(self, exchange: str) -> Exchange:
         """The exchange of that name, which is not the default one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.broker.model.dead_letters import ALTERNATE
 from amqp_core.broker.v0_10.errors import Code, Failed
 
 if TYPE_CHECKING:
@@ -11,7 +12,6 @@ if TYPE_CHECKING:
 
     from amqp_core.broker.model.queues import Queue
 
-ALTERNATE: Final = "amqp_core.alternate-exchange"
 _DECLARED: Final = "amqp_core.declared"
 
 _NAMES: Final = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -203,6 +203,78 @@ def test_orphans_go_to_the_alternate_exchange(peer: Peer) -> None:
         peer.publish(body, "old")
     peer.call(spec.QueueDelete(queue="old"))
     assert peer.world.host.queues["dead"].message_count == 2
+
+
+def old_queue(peer: Peer, **more: Any) -> None:
+    """A queue ``old`` with three messages, whose alternate exchange passes them to the queue ``dead``."""
+    peer.call(spec.QueueDeclare(queue="dead"))
+    peer.call(spec.ExchangeBind(queue="dead", exchange="amq.fanout", binding_key=""))
+    peer.call(spec.QueueDeclare(queue="old", alternate_exchange="amq.fanout", **more))
+    for body in (b"1", b"2", b"3"):
+        peer.publish(body, "old")
+
+
+def take_one(peer: Peer) -> list[tuple[int, int]]:
+    peer.subscribe("old")
+    peer.flow(1)
+    ((command_id, *_),) = peer.transfers
+    return [(command_id, command_id)]
+
+
+def dead(peer: Peer) -> list[bytes]:
+    assert "old" not in peer.world.host.queues
+    found = []
+    while (entry := peer.world.host.get("dead", owner=None)) is not None:
+        found.append(entry.message.body)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("more", "wait_s"),
+    [
+        ({"auto_delete": True}, 0.0),
+        ({"auto_delete": True, "exclusive": True}, 0.0),
+        ({"arguments": {"x-expires": 1000}}, 2.0),
+    ],
+)
+def test_orphans_of_queues_that_end_by_themselves(peer: Peer, more: dict[str, Any], wait_s: float) -> None:
+    old_queue(peer, **more)
+    take_one(peer)
+    peer.session.detach()
+    peer.pump()
+    peer.world.host.expire(peer.world.now + wait_s)
+    assert sorted(dead(peer)) == [b"1", b"2", b"3"]
+
+
+_XID: Final = spec.Xid(0, b"g", b"b")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([], []),  # the session ends
+        ([], [spec.MessageRelease()]),
+        ([], [spec.MessageReject(code=spec.MessageRejectCode.UNSPECIFIED)]),
+        ([spec.TxSelect(), spec.MessageAccept()], [spec.TxRollback()]),
+        (
+            [spec.DtxSelect(), spec.DtxStart(xid=_XID), spec.MessageAccept()],
+            [spec.DtxEnd(xid=_XID), spec.DtxRollback(xid=_XID)],
+        ),
+    ],
+)
+def test_what_is_held_when_its_queue_is_deleted_is_an_orphan_later(
+    peer: Peer, before: list[spec.Command], after: list[spec.Command]
+) -> None:
+    """Rule alternate-exchange of queue.declare: rejected or orphaned messages must be routed."""
+    old_queue(peer)
+    held = take_one(peer)
+    for command in (*before, spec.MessageCancel(destination="d"), spec.QueueDelete(queue="old"), *after):
+        if isinstance(command, spec.MessageAccept | spec.MessageRelease | spec.MessageReject):
+            command.transfers = held
+        peer.call(command)
+    peer.session.detach()
+    peer.pump()
+    assert dead(peer) == [b"2", b"3", b"1"]
 
 
 def test_orphans_that_come_back_to_their_queue_are_gone(peer: Peer) -> None:

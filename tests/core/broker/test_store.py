@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp_core.broker.model.branches import Outcome, Xid
+from amqp_core.broker.model.dead_letters import ALTERNATE
 from amqp_core.broker.model.messages import Message
 from amqp_core.broker.store.arguments import dumps, loads
 from amqp_core.broker.store.store import Store
@@ -188,6 +189,26 @@ def test_a_deleted_queue_leaves_nothing_behind(store: Store, path: Path) -> None
     assert not store.hosts["h"].queues["q"].incoming
     assert rows(path, "entries") == rows(path, "messages") == 0
     store.close()
+
+
+def test_orphans_are_written_where_they_go(store: Store, path: Path) -> None:
+    host = store.host("h")
+    host.declare_queue("dead", owner=ME, durable=True)
+    host.bind_queue("dead", "amq.fanout", "", owner=ME)
+    alternate = {ALTERNATE: "amq.fanout", "x-dead-letter-exchange": "amq.fanout"}
+    host.declare_queue("q", owner=ME, durable=True, arguments=alternate)
+    for number in range(3):
+        send(host, b"%d" % number)
+    held = host.get("q", owner=ME)
+    assert held is not None
+    store.commit()
+    host.delete_queue("q", owner=ME)
+    host.release([held])
+    store.commit()
+    assert rows(path, "entries") == rows(path, "messages") == 3
+    found = again(store, path).hosts["h"]
+    assert "q" not in found.queues
+    assert [each.body for each in waiting(found, "dead")] == [b"1", b"2", b"0"]
 
 
 def test_dead_letters_keep_their_history_and_expire_in_time(store: Store, path: Path) -> None:
