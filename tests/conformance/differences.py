@@ -229,6 +229,11 @@ DIFFERENCES: Final = (
     ),
     Difference(
         BROKER_J_0_10,
+        "a shared queue becomes exclusive whoever consumes from it",
+        {"0-10: declare: exclusively what others consume": "ok"},
+    ),
+    Difference(
+        BROKER_J_0_10,
         "unbinding what is not bound is no error",
         {"0-10: unbind non-existent-binding-key": "ok"},
     ),

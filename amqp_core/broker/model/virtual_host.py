@@ -215,6 +215,20 @@ class VirtualHost:
             raise Refused(Refusal.RESOURCE_LOCKED, f"Queue '{name}' is exclusive to another connection")
         return queue
 
+    def claim_queue(self, name: str, owner: object) -> None:
+        """Make a queue exclusive that exists, as its owner had it that is gone; it outlives the new owner, too.
+
+        Raises:
+            Refused: as ``queue``; RESOURCE_LOCKED (it is shared, and somebody consumes from it).
+        """
+        queue = self.queue(name, owner)
+        if queue.exclusive is owner:
+            return
+        if queue.consumer_count:
+            raise Refused(Refusal.RESOURCE_LOCKED, f"Queue '{name}' exists, is shared, and has consumers")
+        queue.exclusive = owner
+        queue.outlives_owner = True  # it was not in a queue that is restored
+
     def delete_queue(self, name: str, *, owner: object, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue, its bindings and its messages; return how many were ready.
 

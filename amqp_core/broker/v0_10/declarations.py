@@ -127,7 +127,7 @@ class Declarations:
     # --- queue
 
     def declare_queue(self, command: spec.QueueDeclare) -> None:
-        """queue.declare: of a queue that exists only owner and alternate exchange count."""
+        """queue.declare: of a queue that exists only owner and alternate exchange count; one without owner gets one."""
         name = named(command.queue, "the name of a queue")
         self._check_rights(name, command)
         if command.passive or name in self._host.queues:
@@ -197,10 +197,10 @@ class Declarations:
     def _check_queue(self, queue: Queue, command: spec.QueueDeclare) -> None:
         if command.passive:
             return
-        if command.exclusive and queue.exclusive is None:
-            raise Failed(Code.RESOURCE_LOCKED, f"queue '{queue.name}' exists and is shared")
         if command.alternate_exchange and command.alternate_exchange != alternate_of(queue):
             raise Failed(Code.NOT_ALLOWED, f"queue '{queue.name}' has another alternate exchange")
+        if command.exclusive:  # also one whose owner is gone: so a durable subscription of JMS goes on
+            self._host.claim_queue(queue.name, self._owner)
 
     def _exchange(self, name: str) -> Exchange:
         return self._host.declare_exchange(name, "", passive=True)

@@ -22,6 +22,8 @@ def peer(world: World) -> Peer:
     other = world.connect()
     other.attach(name=b"other")
     other.call(spec.QueueDeclare(queue="held", exclusive=True, auto_delete=True))
+    other.call(spec.QueueDeclare(queue="consumed"))
+    other.subscribe("consumed")
     peer = world.connect()
     peer.attach()
     peer.call(spec.QueueDeclare(queue="q"))
@@ -41,7 +43,7 @@ REFUSALS: list[tuple[spec.Command, int]] = [
     (spec.QueueDeclare(queue="missing", passive=True), 404),
     (spec.QueueDeclare(queue="held"), 405),
     (spec.QueueDeclare(queue="held", passive=True), 405),
-    (spec.QueueDeclare(queue="q", exclusive=True), 405),
+    (spec.QueueDeclare(queue="consumed", exclusive=True), 405),
     (spec.QueueDeclare(queue="new", alternate_exchange="missing"), 404),
     (spec.QueueDeclare(queue="q", alternate_exchange="x"), 530),
     (spec.QueueDeclare(queue="new", arguments={"qpid.policy_type": "self-destruct"}), 542),
@@ -305,3 +307,32 @@ def test_exclusive_queues_and_the_end_of_their_session(peer: Peer) -> None:
     peer.subscribe("shared")
     peer.call(spec.MessageCancel(destination="d"))
     assert "shared" not in host.queues
+
+
+def test_an_exclusive_queue_whose_owner_is_gone_gets_another(peer: Peer) -> None:
+    """So the JMS client of Qpid goes on with a durable subscription; qpidd and Broker-J allow it."""
+    host = peer.world.host
+    declare = spec.QueueDeclare(queue="lasting", exclusive=True, durable=True)
+    peer.call(declare)
+    peer.publish(b"1", "lasting")
+    for name in (b"second", b"third"):
+        peer.session.detach()
+        peer.pump()
+        peer.attach(0, name)
+        peer.call(declare)
+        assert host.queues["lasting"].exclusive is not None
+        peer.attach(1, b"other of " + name)
+        peer.call(spec.QueueDeclare(queue="lasting"), channel=1)
+        assert [each.error_code for each in peer.received(spec.ExecutionException)] == [405]
+        peer.commands.clear()
+    assert host.queues["lasting"].message_count == 1
+
+
+def test_a_restored_queue_outlives_the_owner_that_it_gets(peer: Peer) -> None:
+    host = peer.world.host
+    host.restore_queue("lasting", auto_delete=False, arguments={}, now=0)
+    peer.call(spec.QueueDeclare(queue="lasting", exclusive=True, durable=True))
+    assert host.queues["lasting"].is_kept
+    peer.session.detach()
+    peer.pump()
+    assert host.queues["lasting"].exclusive is None
