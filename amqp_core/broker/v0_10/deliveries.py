@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from amqp_core.broker.model.entries import GONE
+from amqp_core.broker.v0_10.transfer_ids import ids_among, take_among
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from amqp_core.broker.model.entries import Entry
     from amqp_core.broker.v0_10.subscription import SessionSubscription
 
-_T = TypeVar("_T")
 _FEW: Final = 1000
 
 
@@ -44,8 +44,8 @@ class Deliveries:
         """Remove and return what is held; what was browsed is forgotten, and other ids are passed over."""
         ranges = list(ranges)
         if self._browsed:
-            _take(self._browsed, ranges)
-        return _take(self.held, ranges)
+            take_among(self._browsed, ranges)
+        return take_among(self.held, ranges)
 
     def put_back(self, taken: Iterable[tuple[int, Entry]]) -> None:
         """Hold again what was taken."""
@@ -53,7 +53,7 @@ class Deliveries:
 
     def browsed(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, Entry]]:
         """What was browsed and may be acquired."""
-        return [(each, self._browsed[each]) for each in _ids(self._browsed, ranges)]
+        return [(each, self._browsed[each]) for each in ids_among(self._browsed, ranges)]
 
     def acquired(self, taken: Sequence[tuple[int, Entry]]) -> None:
         """What was browsed is held now."""
@@ -63,7 +63,7 @@ class Deliveries:
 
     def completed(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[SessionSubscription, int]]:
         """Subscriptions and sizes of the transfers of a window that are complete now."""
-        return [each for _, each in _take(self._window, ranges)] if self._window else []
+        return [each for _, each in take_among(self._window, ranges)] if self._window else []
 
     def forget_window(self, subscription: SessionSubscription) -> None:
         """The transfers of a subscription give no credit back any more."""
@@ -77,28 +77,3 @@ class Deliveries:
         self._browsed.clear()
         self._window.clear()
         return held
-
-
-def _ids(known: dict[int, _T], ranges: Iterable[tuple[int, int]]) -> list[int]:
-    found: list[int] = []
-    for low, high in ranges:
-        if high - low < len(known):
-            found += [each for each in range(low, high + 1) if each in known]
-        else:
-            found += [each for each in known if low <= each <= high]
-    return found
-
-
-def _take(known: dict[int, _T], ranges: Iterable[tuple[int, int]]) -> list[tuple[int, _T]]:
-    return [(each, known.pop(each)) for each in dict.fromkeys(_ids(known, ranges))]
-
-
-def ranges_of(ids: Iterable[int]) -> list[tuple[int, int]]:
-    """Inclusive ranges of ids, in their order."""
-    ranges: list[tuple[int, int]] = []
-    for each in ids:
-        if ranges and ranges[-1][1] == each - 1:
-            ranges[-1] = ranges[-1][0], each
-        else:
-            ranges.append((each, each))
-    return ranges

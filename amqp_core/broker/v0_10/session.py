@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from amqp_core.broker.model.errors import Refusal, Refused
 from amqp_core.broker.v0_10.declarations import HANDLERS as DECLARATIONS
 from amqp_core.broker.v0_10.declarations import Declarations
-from amqp_core.broker.v0_10.deliveries import Deliveries, ranges_of
+from amqp_core.broker.v0_10.deliveries import Deliveries
 from amqp_core.broker.v0_10.distributed import HANDLERS as DISTRIBUTED
 from amqp_core.broker.v0_10.distributed import Distributed
 from amqp_core.broker.v0_10.errors import Code, Failed, failure, named
@@ -17,6 +17,7 @@ from amqp_core.broker.v0_10.flow import ProducerFlow
 from amqp_core.broker.v0_10.publishing import Publishing
 from amqp_core.broker.v0_10.subscription import SessionSubscription
 from amqp_core.broker.v0_10.transaction import Transaction
+from amqp_core.broker.v0_10.transfer_ids import ranges_of
 from amqp_core.broker.v0_10.wire import header_of
 from amqp_core.sequence_numbers import unwrap_ranges, wire_ranges, wrap
 from amqp_core.v0_10 import spec
@@ -201,7 +202,7 @@ class ServerSession:
         self._distributed.leave()
         held = self._deliveries.clear()
         if self._transaction is not None:
-            held += [entry for _, entry in self._transaction.take_accepted()]
+            held += self._transaction.take_accepted()
         self._host.release(held)
         self._declarations.end()
 
@@ -265,7 +266,10 @@ class ServerSession:
             self._host.accept(entry for _, entry in taken)
 
     def _release(self, command: spec.MessageRelease) -> None:
-        taken = self._deliveries.take(self._sent(command.transfers))
+        ranges = list(self._sent(command.transfers))
+        taken = self._deliveries.take(ranges)
+        if self._transaction is not None:
+            self._transaction.release(ranges, redelivered=command.set_redelivered)
         entries = [entry for _, entry in taken]
         self._host.release(entries, delivered=command.set_redelivered, now=self.connection.now)
 
@@ -356,13 +360,17 @@ class ServerSession:
     def _tx_commit(self, _: spec.TxCommit) -> None:
         transaction = self._selected()
         self._publishing.commit(transaction, self.connection.now)
-        self._host.accept(entry for _, entry in transaction.take_accepted())
+        self._host.accept(transaction.take_accepted())
 
     def _tx_rollback(self, _: spec.TxRollback) -> None:
-        """What was accepted is held again; it is not delivered again (0-10 section tx.rollback)."""
-        transaction = self._selected()
-        transaction.published.clear()
-        self._deliveries.put_back(transaction.take_accepted())
+        """What was accepted is held again, unless it was released meanwhile; it is not delivered again by itself.
+
+        See 0-10 section tx.rollback.
+        """
+        undone = self._selected().roll_back()
+        self._deliveries.put_back(undone.held)
+        self._host.release(undone.released, delivered=False, now=self.connection.now)
+        self._host.release(undone.redelivered, now=self.connection.now)
 
     def _dtx_select(self, _: spec.DtxSelect) -> None:
         if self._transaction is not None:

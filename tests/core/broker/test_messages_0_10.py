@@ -516,6 +516,44 @@ def test_rollback_drops_what_was_published_and_holds_what_was_accepted(peer: Pee
     assert waiting(peer) == [b"old", b"next"]
 
 
+@pytest.mark.parametrize("redelivered", [False, True])
+def test_what_is_released_after_its_accept_is_free_after_a_rollback(
+    peer: Peer, other: Peer, *, redelivered: bool
+) -> None:
+    """The messaging API of qpid-python sends these commands when it rolls back."""
+    for body in (b"released", b"held"):
+        peer.publish(body)
+    peer.subscribe()
+    peer.flow(2)
+    peer.call(spec.TxSelect())
+    peer.call(spec.MessageAccept(transfers=ids(peer)))
+    peer.call(spec.MessageRelease(transfers=ids(peer, 0), set_redelivered=redelivered))
+    queue = peer.world.host.queues["q"]
+    assert (queue.message_count, queue.unsettled_count) == (0, 2)
+    peer.call(spec.TxRollback())
+    assert (queue.message_count, queue.unsettled_count) == (1, 1)
+    other.subscribe()
+    other.flow(1)
+    ((_, delivery, _, body),) = other.transfers
+    assert (body, delivery.redelivered) == (b"released", redelivered)
+    peer.call(spec.MessageAccept(transfers=ids(peer)))
+    peer.call(spec.TxCommit())
+    assert (queue.message_count, queue.unsettled_count) == (0, 1), "what was released is not this session's any more"
+
+
+def test_a_commit_settles_what_was_released_after_its_accept(peer: Peer) -> None:
+    peer.publish(b"done")
+    peer.subscribe()
+    peer.flow(1)
+    peer.call(spec.TxSelect())
+    peer.call(spec.MessageAccept(transfers=ids(peer)))
+    peer.call(spec.MessageRelease(transfers=ids(peer)))
+    peer.call(spec.TxCommit())
+    peer.call(spec.TxRollback())
+    queue = peer.world.host.queues["q"]
+    assert (queue.message_count, queue.unsettled_count) == (0, 0)
+
+
 @pytest.mark.parametrize("end", ["lost", "missing exchange"])
 def test_an_open_transaction_ends_with_its_session(peer: Peer, end: str) -> None:
     peer.publish(b"old")
