@@ -211,6 +211,7 @@ DIFFERENCES: Final = (
             "0-10: reserved-prefix": "ok",
             "0-10: declare: a queue without a name": "ok",
             "0-10: queue.purge empty-name": ("session", 531),
+            "0-10: subscribe: without a queue": ("session", 531),
         },
     ),
     Difference(

@@ -132,6 +132,10 @@ ACTIONS: dict[str, tuple[Any, object]] = {
         (SESSION, 403),
     ),
     "subscribe queue-not-found": (lambda peer, name: peer.subscribe(name("none"), "d"), (SESSION, 404)),
+    "subscribe: without a queue": (
+        lambda peer, name: peer.send(spec.MessageSubscribe(destination="d", accept_mode=0, acquire_mode=0)),
+        (SESSION, 542),
+    ),
     "unique-subscriber-destination": (
         lambda peer, name: (peer.subscribe(name("q"), "d"), peer.subscribe(name("q"), "d")),
         (SESSION, 530),

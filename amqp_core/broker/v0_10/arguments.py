@@ -22,6 +22,7 @@ _NAMES: Final = {
     "qpid.priorities": "x-max-priority",
     "x-qpid-maximum-delivery-count": "x-delivery-limit",
 }
+_MOST_DIGITS: Final = 20
 _POLICY: Final = "qpid.policy_type"
 _FLOW_CONTROL: Final = "producer_flow_control"
 _POLICIES: Final = {
@@ -57,7 +58,7 @@ def model_arguments(arguments: Mapping[str, object], alternate: str | None) -> d
     made = dict(arguments) | {_DECLARED: dict(arguments)}
     for name, ours in _NAMES.items():
         if name in arguments:
-            value = arguments[name]
+            value = _number(arguments[name])
             # a queue with n priorities has those from 0 to n - 1
             if ours == "x-max-priority" and isinstance(value, int) and not isinstance(value, bool):
                 value = max(1, value - 1)
@@ -79,6 +80,12 @@ def model_arguments(arguments: Mapping[str, object], alternate: str | None) -> d
         made[ALTERNATE] = alternate
         made["x-dead-letter-exchange"] = alternate
     return made
+
+
+def _number(value: object) -> object:
+    """Texts of digits as integers, which Broker-J takes for them; all else as it is."""
+    digits = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS
+    return int(str(value)) if digits else value
 
 
 def declared_arguments(queue: Queue) -> dict[str, object]:

@@ -22,7 +22,7 @@ class Deliveries:
     def __init__(self) -> None:
         self.held: dict[int, Entry] = {}
         """Acquired and not settled, in the order of their ids unless some came back."""
-        self._browsed: dict[int, Entry] = {}
+        self._browsed: dict[int, tuple[Entry, SessionSubscription]] = {}
         self._window: dict[int, tuple[SessionSubscription, int]] = {}
         self._prune_at = _FEW
 
@@ -30,14 +30,13 @@ class Deliveries:
         """A transfer was sent, with so many bytes of header and body."""
         if subscription.window:
             self._window[command_id] = subscription, size
-        if subscription.no_ack:
-            return
         if not subscription.browse:
-            self.held[command_id] = entry
+            if not subscription.no_ack:
+                self.held[command_id] = entry
             return
-        self._browsed[command_id] = entry
+        self._browsed[command_id] = entry, subscription
         if len(self._browsed) >= self._prune_at:
-            self._browsed = {each: seen for each, seen in self._browsed.items() if seen.state != GONE}
+            self._browsed = {each: seen for each, seen in self._browsed.items() if seen[0].state != GONE}
             self._prune_at = 2 * len(self._browsed) + _FEW
 
     def take(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, Entry]]:
@@ -53,13 +52,23 @@ class Deliveries:
 
     def browsed(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, Entry]]:
         """What was browsed and may be acquired."""
-        return [(each, self._browsed[each]) for each in ids_among(self._browsed, ranges)]
+        return [(each, self._browsed[each][0]) for each in ids_among(self._browsed, ranges)]
 
-    def acquired(self, taken: Sequence[tuple[int, Entry]]) -> None:
-        """What was browsed is held now."""
+    def acquired(self, taken: Sequence[tuple[int, Entry]]) -> list[Entry]:
+        """What was browsed is held now; return what nobody will accept, since accept-mode is none."""
+        done = []
         for command_id, entry in taken:
-            del self._browsed[command_id]
-            self.held[command_id] = entry
+            _, subscription = self._browsed.pop(command_id)
+            if subscription.no_ack:
+                done.append(entry)
+            else:
+                self.held[command_id] = entry
+        return done
+
+    def forget_browsed(self, subscription: SessionSubscription) -> None:
+        """A subscription is over: with accept-mode none its client does not say when it needs a message no more."""
+        if subscription.browse and subscription.no_ack:
+            self._browsed = {each: seen for each, seen in self._browsed.items() if seen[1] is not subscription}
 
     def completed(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[SessionSubscription, int]]:
         """Subscriptions and sizes of the transfers of a window that are complete now."""

@@ -18,7 +18,7 @@ from amqp_core.broker.v0_10.publishing import Publishing
 from amqp_core.broker.v0_10.subscription import SessionSubscription
 from amqp_core.broker.v0_10.transaction import Transaction
 from amqp_core.broker.v0_10.transfer_ids import ranges_of
-from amqp_core.broker.v0_10.wire import header_of
+from amqp_core.broker.v0_10.wire import WIRE_WITH_EMPTY_BODY, header_of
 from amqp_core.sequence_numbers import unwrap_ranges, wire_ranges, wrap
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.connection_events import CommandUnknown
@@ -77,7 +77,8 @@ class ServerSession:
         header = header_of(message, redelivered=entry.redelivered)
         size = len(header) + len(message.body)
         self._deliveries.add(self.state.number(1), entry, subscription, size)
-        self.connection.send_transfer(self.state.channel, subscription.command, header, message.body)
+        body = message.body if message.body or message.wire is WIRE_WITH_EMPTY_BODY else None
+        self.connection.send_transfer(self.state.channel, subscription.command, header, body)
         return size
 
     def forget_window(self, subscription: SessionSubscription) -> None:
@@ -142,7 +143,7 @@ class ServerSession:
             return
         try:
             if type(command) is spec.MessageTransfer:
-                self._transfer(command, event.header or b"", event.body or b"")
+                self._transfer(command, event.header or b"", event.body)
             else:
                 self._command(command)
         except (Refused, Failed) as error:
@@ -251,7 +252,7 @@ class ServerSession:
     def _ignore(self, _: spec.Command) -> None:
         """execution.sync is done when it arrives; a result says nothing that is waited for."""
 
-    def _transfer(self, command: spec.MessageTransfer, header: bytes, body: bytes) -> None:
+    def _transfer(self, command: spec.MessageTransfer, header: bytes, body: bytes | None) -> None:
         work = self._distributed.active or self._transaction
         self._publishing.transfer(command, header, body, work, self.connection.now)
 
@@ -281,7 +282,7 @@ class ServerSession:
         seen = self._deliveries.browsed(self._sent(command.transfers))
         taken = set(self._host.acquire([entry for _, entry in seen], now=self.connection.now))
         acquired = [(each, entry) for each, entry in seen if entry in taken]
-        self._deliveries.acquired(acquired)
+        self._host.accept(self._deliveries.acquired(acquired))  # as qpidd does with accept-mode none
         return spec.MessageAcquired(transfers=wire_ranges(ranges_of(each for each, _ in acquired)))
 
     def _resume(self, command: spec.MessageResume) -> spec.MessageResumeResult:
@@ -294,7 +295,8 @@ class ServerSession:
         destination, arguments = named(command.destination, "the destination"), command.arguments or {}
         if destination in self._subscriptions:
             raise Failed(Code.NOT_ALLOWED, f"destination '{destination}' has a subscription already")
-        self.connection.rights.consume(command.queue or "")
+        queue = named(command.queue, "the name of a queue")
+        self.connection.rights.consume(queue)
         selector = selector_of(arguments)
         priority = arguments.get("x-priority", 0)
         if not isinstance(priority, int) or isinstance(priority, bool):
@@ -306,7 +308,7 @@ class ServerSession:
         receiver = SessionSubscription(self, destination, no_ack=no_ack, browse=browse)
         try:
             receiver.consumer = self._host.consume(
-                command.queue or "",
+                queue,
                 receiver,
                 owner=self,
                 exclusive=command.exclusive,
@@ -326,6 +328,7 @@ class ServerSession:
         subscription = self._subscription(command.destination)
         del self._subscriptions[subscription.destination]
         subscription.stop()
+        self._deliveries.forget_browsed(subscription)
         if subscription.consumer is not None:
             self._host.cancel(subscription.consumer, now=self.connection.now)
 

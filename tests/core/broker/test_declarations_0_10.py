@@ -49,6 +49,7 @@ REFUSALS: list[tuple[spec.Command, int]] = [
     (spec.QueueDeclare(queue="new", arguments={"qpid.policy_type": "self-destruct"}), 542),
     (spec.QueueDeclare(queue="new", arguments={"qpid.last_value_queue_key": "k"}), 540),
     (spec.QueueDeclare(queue="new", arguments={"qpid.max_count": "many"}), 406),
+    (spec.QueueDeclare(queue="new", arguments={"qpid.max_count": "9" * 5000}), 406),
     (spec.QueueDelete(queue=""), 542),
     (spec.QueueDelete(queue="missing"), 404),
     (spec.QueueDelete(queue="held"), 405),
@@ -118,6 +119,22 @@ def test_queue_query(peer: Peer) -> None:
     assert peer.ask(spec.QueueQuery(queue="missing"), spec.QueueQueryResult) == spec.QueueQueryResult()
     held = peer.ask(spec.QueueQuery(queue="held"), spec.QueueQueryResult)
     assert (held.exclusive, held.auto_delete) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "attribute", "expected"),
+    [
+        ("qpid.max_count", "3", "max_length", 3),
+        ("qpid.max_size", "70", "max_bytes", 70),
+        ("x-qpid-capacity", "70", "max_bytes", 70),
+        ("x-qpid-maximum-delivery-count", "2", "delivery_limit", 1),
+    ],
+)
+def test_numbers_that_are_texts(peer: Peer, name: str, value: str, attribute: str, expected: int) -> None:
+    peer.call(spec.QueueDeclare(queue="new", arguments={name: value}))
+    assert getattr(peer.world.host.queues["new"].settings, attribute) == expected
+    found = peer.ask(spec.QueueQuery(queue="new"), spec.QueueQueryResult)
+    assert found.arguments == {name: value}
 
 
 def test_the_default_exchange_is_declared_already(peer: Peer) -> None:
