@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqp_core.broker.model.backlog import Backlog
+from amqp_core.broker.model.backlog import LOWEST, Backlog
 from amqp_core.broker.model.consumers import Consumer, Receiver, Turns
 from amqp_core.broker.model.dead_letters import ALTERNATE
 from amqp_core.broker.model.entries import GONE, HELD, READY, Entry
@@ -117,7 +117,8 @@ class Queue:
         self._on_timer = on_timer
         self._unused_since = clock.now
         self._sequence = 0
-        self._backlog = Backlog(settings.max_priority or 0)
+        lowest = arguments.get(LOWEST)
+        self._backlog = Backlog(settings.max_priority or 0, lowest if isinstance(lowest, int) else 0)
         self._turns = Turns(single=settings.single_active_consumer)
         self._walks = Walks(self._backlog, self._take_out)
         self._expiries = Expiries()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.broker.model.backlog import LOWEST
 from amqp_core.broker.model.dead_letters import ALTERNATE
 from amqp_core.broker.v0_10.errors import Code, Failed
 
@@ -22,6 +23,7 @@ _NAMES: Final = {
     "qpid.priorities": "x-max-priority",
     "x-qpid-maximum-delivery-count": "x-delivery-limit",
 }
+_ALL_PRIORITIES: Final = 10
 _MOST_DIGITS: Final = 20
 _POLICY: Final = "qpid.policy_type"
 _FLOW_CONTROL: Final = "producer_flow_control"
@@ -59,9 +61,13 @@ def model_arguments(arguments: Mapping[str, object], alternate: str | None) -> d
     for name, ours in _NAMES.items():
         if name in arguments:
             value = _number(arguments[name])
-            # a queue with n priorities has those from 0 to n - 1
             if ours == "x-max-priority" and isinstance(value, int) and not isinstance(value, bool):
-                value = max(1, value - 1)
+                if value <= 1:
+                    continue  # a single level is none
+                # n levels are numbered from 0 to n - 1; of less than ten, the middle is at 4, which most messages have
+                if value < _ALL_PRIORITIES and ours not in made:
+                    made[LOWEST] = 5 - (value + 1) // 2
+                value = value - 1
             # n deliveries are n - 1 redeliveries; 0 is no limit
             if ours == "x-delivery-limit" and isinstance(value, int) and not isinstance(value, bool):
                 value = value - 1

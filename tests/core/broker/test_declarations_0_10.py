@@ -137,6 +137,29 @@ def test_numbers_that_are_texts(peer: Peer, name: str, value: str, attribute: st
     assert found.arguments == {name: value}
 
 
+@pytest.mark.parametrize("name", ["x-qpid-priorities", "qpid.priorities"])
+@pytest.mark.parametrize(
+    ("levels", "order"),
+    [
+        (1, "4935706182"),
+        (2, "9576843012"),
+        (5, "9768543012"),
+        (6, "9786543012"),
+        ("9", "9876543210"),
+        (10, "9876543210"),
+        (12, "9876543210"),
+    ],
+)
+def test_levels_of_priority_are_those_of_broker_j(peer: Peer, name: str, levels: object, order: str) -> None:
+    """The level of p among n is p - (5 - ceil(n / 2)), within the levels; Broker-J delivers in these orders."""
+    peer.call(spec.QueueDeclare(queue="new", arguments={name: levels}))
+    for priority in (4, 9, 3, 5, 7, 0, 6, 1, 8, 2):
+        peer.publish(b"%d" % priority, "new", priority=priority)
+    peer.subscribe("new")
+    peer.flow(None)
+    assert b"".join(peer.bodies).decode() == order
+
+
 def test_the_default_exchange_is_declared_already(peer: Peer) -> None:
     """The JMS client declares it for a destination such as ``direct:////queue``."""
     assert refusal(peer, spec.ExchangeDeclare(exchange="", type="direct")) is None
