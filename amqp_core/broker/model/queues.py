@@ -55,7 +55,6 @@ class Queue:
         "_expiries",
         "_limits",
         "_on_timer",
-        "_passes_on",
         "_queued",
         "_sequence",
         "_special",
@@ -73,6 +72,7 @@ class Queue:
         "journal",
         "name",
         "outlives_owner",
+        "passes_on",
         "settings",
         "unsettled_count",
     )
@@ -112,7 +112,7 @@ class Queue:
         self._clock = clock
         self._queued = memory.queued
         self._dead_letters = dead_letters
-        self._passes_on = ALTERNATE in self.arguments
+        self.passes_on = ALTERNATE in self.arguments
         """Whether what is in it when it is deleted goes to its dead-letter exchange."""
         self._on_timer = on_timer
         self._unused_since = clock.now
@@ -256,6 +256,8 @@ class Queue:
             return False
         self._end(entry)
         self.unsettled_count -= 1
+        if self.deleted and not self.unsettled_count and self.journal is not None:
+            self.journal.queue_left(self)
         return True
 
     def reject(self, entry: Entry, now: float) -> None:
@@ -471,7 +473,7 @@ class Queue:
 
     def _bury(self, entry: Entry, now: float) -> None:
         """Make a dead letter of a message that nobody wants, or whose queue is deleted."""
-        if not self.deleted or self._passes_on:
+        if not self.deleted or self.passes_on:
             self._dead_letters.add(entry.message, self, "rejected", now)
 
     def _die(self, entry: Entry, reason: DeathReason, now: float) -> None:

@@ -312,8 +312,15 @@ class VirtualHost:
         self._topology.add_exchange(exchange)
         return exchange
 
-    def restore_queue(self, name: str, *, auto_delete: bool, arguments: Mapping[str, object], now: float) -> Queue:
-        """Bring back a queue that has outlived a process; if it was exclusive, its owner is gone."""
+    def restore_queue(
+        self, name: str, *, auto_delete: bool, arguments: Mapping[str, object], now: float, deleted: bool = False
+    ) -> Queue:
+        """Bring back a queue that has outlived a process; if it was exclusive, its owner is gone.
+
+        Args:
+            deleted: it was deleted while messages in it were held, and nobody finds it any more. When these are
+                released, they go to its alternate exchange.
+        """
         return self._make_queue(
             name,
             self._clock.advance(now),
@@ -322,6 +329,7 @@ class VirtualHost:
             auto_delete=auto_delete,
             outlives_owner=False,
             arguments=arguments,
+            deleted=deleted,
         )
 
     def restore_binding(
@@ -530,6 +538,7 @@ class VirtualHost:
         auto_delete: bool,
         outlives_owner: bool,
         arguments: Mapping[str, object],
+        deleted: bool = False,
     ) -> Queue:
         queue = Queue(
             name,
@@ -544,8 +553,10 @@ class VirtualHost:
             on_timer=self._timers.add,
             outlives_owner=outlives_owner,
         )
-        self._topology.add_queue(queue)
-        queue.touch(now)
+        queue.deleted = deleted
+        if not deleted:
+            self._topology.add_queue(queue)
+            queue.touch(now)
         return queue
 
     def _delete(self, queue: Queue) -> int:
