@@ -20,6 +20,7 @@ from amqp_core.broker.v0_9.wire import WIRE as WIRE_09
 from amqp_core.broker.v0_10.connection import ServerConnection as Connection010
 from amqp_core.broker.v0_10.names import SessionNames
 from amqp_core.broker.v0_10.wire import WIRE as WIRE_010
+from amqp_core.broker.v0_10.wire import WIRE_WITH_EMPTY_BODY
 from amqp_core.protocol_header import HEADERS_0_9
 from amqp_core.v0_10.framing import PROTOCOL_HEADER
 
@@ -35,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 HOST: Final = "127.0.0.1"
 VERSIONS: Final = {header: version for version, header in HEADERS_0_9.items()}
-WIRES: Final[dict[str, Wire]] = {"0-9": WIRE_09, "0-10": WIRE_010}
+WIRES: Final[dict[str, Wire]] = {"0-9": WIRE_09, "0-10": WIRE_010, "0-10 with empty body": WIRE_WITH_EMPTY_BODY}
 EXPIRY_SECONDS: Final = 0.05
 """Messages and queues may expire so much late; no consumer gets what is over."""
 RELIEF_SECONDS: Final = 0.05

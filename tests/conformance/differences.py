@@ -211,6 +211,7 @@ DIFFERENCES: Final = (
             "0-10: reserved-prefix": "ok",
             "0-10: declare: a queue without a name": "ok",
             "0-10: queue.purge empty-name": ("session", 531),
+            "0-10: subscribe: without a queue": ("session", 531),
         },
     ),
     Difference(
@@ -226,6 +227,11 @@ DIFFERENCES: Final = (
             "0-10: purge: another's exclusive queue": "ok",
             "0-10: bind: another's exclusive queue": "ok",
         },
+    ),
+    Difference(
+        BROKER_J_0_10,
+        "a shared queue becomes exclusive whoever consumes from it",
+        {"0-10: declare: exclusively what others consume": "ok"},
     ),
     Difference(
         BROKER_J_0_10,

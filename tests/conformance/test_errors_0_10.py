@@ -91,6 +91,11 @@ ACTIONS: dict[str, tuple[Any, object]] = {
     "declare passive: no queue": (lambda peer, name: peer.declare_queue(name("none"), passive=True), (SESSION, 404)),
     "declare: a queue without a name": (lambda peer, name: peer.declare_queue(""), (SESSION, 542)),
     "declare: another's exclusive queue": (lambda peer, name: peer.declare_queue(name("foreign")), (SESSION, 405)),
+    "declare: exclusively what nobody owns": (lambda peer, name: peer.declare_queue(name("q"), exclusive=True), "ok"),
+    "declare: exclusively what others consume": (
+        lambda peer, name: peer.declare_queue(name("consumed"), exclusive=True),
+        (SESSION, 405),
+    ),
     "declare passive: another's exclusive queue": (
         lambda peer, name: peer.declare_queue(name("foreign"), passive=True),
         (SESSION, 405),
@@ -127,6 +132,10 @@ ACTIONS: dict[str, tuple[Any, object]] = {
         (SESSION, 403),
     ),
     "subscribe queue-not-found": (lambda peer, name: peer.subscribe(name("none"), "d"), (SESSION, 404)),
+    "subscribe: without a queue": (
+        lambda peer, name: peer.send(spec.MessageSubscribe(destination="d", accept_mode=0, acquire_mode=0)),
+        (SESSION, 542),
+    ),
     "unique-subscriber-destination": (
         lambda peer, name: (peer.subscribe(name("q"), "d"), peer.subscribe(name("q"), "d")),
         (SESSION, 530),

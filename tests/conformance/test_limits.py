@@ -166,6 +166,16 @@ def test_priorities(peer: Peer, name: Callable[[str], str], target: Target) -> N
     assert peer.bodies(name("q")) == target.expects("priorities", specified)
 
 
+@pytest.mark.parametrize(("levels", "order"), [(2, b"957430"), (5, b"975430"), (6, b"975430"), (9, b"975430")])
+def test_few_levels_of_priority(peer_0_10: Peer010, name: Callable[[str], str], levels: int, order: bytes) -> None:
+    """Broker-J's ``x-qpid-priorities``: the levels are around 4, the priority of a message that names none."""
+    peer_0_10.declare_queue(name("q"), arguments={"x-qpid-priorities": levels})
+    for priority in (4, 9, 3, 5, 7, 0):
+        peer_0_10.publish("", name("q"), b"%d" % priority, priority=priority)
+    peer_0_10.sync()
+    assert b"".join(peer_0_10.bodies(name("q"))) == order
+
+
 def test_priorities_above_the_highest(peer_0_9: Peer09, name: Callable[[str], str], target: Target) -> None:
     """They count as the highest."""
     if served(peer_0_9, name("q"), target, {"x-max-priority": 5}):

@@ -291,3 +291,39 @@ def test_deleting_a_queue_sends_its_messages_to_the_alternate_exchange(
     peer_0_10.delete_queue(queue)
     peer_0_10.sync()
     assert peer_0_10.bodies(grave) == target.expects("queue.delete: alternate exchange", [b"0", b"1", b"2"])
+
+
+@pytest.mark.parametrize("then", ["release", "reject", "end"])
+def test_what_is_held_when_its_queue_is_deleted_goes_to_the_alternate_exchange(
+    connect_0_10: Connect, name: Callable[[str], str], target: Target, then: str
+) -> None:
+    """0-10 section queue.declare, alternate-exchange: rejected or orphaned messages must be routed."""
+    peer, other = connect_0_10(), connect_0_10()
+    made = dead_lettering(peer, name, 2, target)
+    assert made is not None
+    queue, grave = made
+    (held,) = other.get(queue, most=1)[queue]
+    peer.delete_queue(queue)
+    peer.sync()
+    if then == "release":
+        other.release(held)
+    elif then == "reject":
+        other.reject(held)
+    other.sync()
+    other.reopen()
+    found = sorted(each.body for each in peer.take(grave, 2))
+    assert found == [b"0", b"1"]
+
+
+def test_the_end_of_an_auto_delete_queue_leaves_orphans(connect_0_10: Connect, name: Callable[[str], str]) -> None:
+    peer, other = connect_0_10(), connect_0_10()
+    peer.declare_exchange(name("dead"), "fanout")
+    peer.declare_queue(name("grave"))
+    peer.bind(name("grave"), name("dead"))
+    peer.declare_queue(name("q"), alternate=name("dead"), auto_delete=True)
+    peer.publish_all(name("q"), [b"0", b"1", b"2"])
+    other.subscribe(name("q"), "d")
+    other.flow("d", messages=1)
+    other.wait_for(1)
+    other.reopen()
+    assert sorted(each.body for each in peer.take(name("grave"), 3)) == [b"0", b"1", b"2"]

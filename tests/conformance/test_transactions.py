@@ -77,6 +77,20 @@ def test_what_was_accepted_is_held_after_rollback(connect: Connect, name: Callab
     assert other.bodies(name("q")) == [b"1"]
 
 
+def test_what_is_released_after_its_accept_is_free_after_rollback(
+    connect_0_10: Connect, name: Callable[[str], str]
+) -> None:
+    """So does the messaging API of qpid-python; the specification says nothing of it."""
+    peer, other = connect_0_10(), connect_0_10()
+    filled(other, name("q"), 1)
+    peer.select_tx()
+    held = peer.get(name("q"))[name("q")]
+    peer.accept(*held)
+    peer.release(*held)
+    peer.roll_back()
+    assert other.bodies(name("q")) == [b"0"]
+
+
 def test_what_was_accepted_comes_back_when_the_session_ends(
     connect: Connect, name: Callable[[str], str], target: Target
 ) -> None:

@@ -5,12 +5,20 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from amqp_core.broker.model.entries import Entry
+
+
+LOWEST: Final = "amqp_core.lowest-priority"
+"""The argument of queues of 0-10 with less than ten priorities: so many are taken off the priority of each message.
+
+For the Qpid brokers, 4 is the priority of a message that names none. So n levels are the n around it, while
+``x-max-priority`` of RabbitMQ keeps the lowest ones apart.
+"""
 
 
 def _sequence(entry: Entry) -> int:
@@ -25,12 +33,14 @@ class Backlog:
 
     Args:
         max_priority: priorities above it count as it; 0: all are equal.
+        lowest: is taken off priorities before; what is below it counts as it.
     """
 
-    __slots__ = ("_highest_first", "_levels", "_max_priority", "count", "nbytes")
+    __slots__ = ("_highest_first", "_levels", "_lowest", "_max_priority", "count", "nbytes")
 
-    def __init__(self, max_priority: int) -> None:
+    def __init__(self, max_priority: int, lowest: int = 0) -> None:
         self._max_priority = max_priority
+        self._lowest = lowest
         self._levels: dict[int, deque[Entry]] = {0: deque()}
         self._highest_first = [self._levels[0]]
         self.count = 0
@@ -43,7 +53,7 @@ class Backlog:
 
     def priority_of(self, entry: Entry) -> int:
         """Priority of an entry in this queue."""
-        return min(entry.message.priority, self._max_priority)
+        return min(max(entry.message.priority - self._lowest, 0), self._max_priority)
 
     def append(self, entry: Entry) -> None:
         """Add the newest entry."""
@@ -130,7 +140,7 @@ class Backlog:
     def _level(self, entry: Entry) -> deque[Entry]:
         if not self._max_priority:
             return self._highest_first[0]
-        priority = min(entry.message.priority, self._max_priority)
+        priority = self.priority_of(entry)
         level = self._levels.get(priority)
         if level is None:
             level = self._levels[priority] = deque()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqp_core.broker.model.errors import Refused
 from amqp_core.broker.model.messages import Death, Message
@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 
     from amqp_core.broker.model.messages import DeathReason
     from amqp_core.broker.model.queues import Queue
+
+
+ALTERNATE: Final = "amqp_core.alternate-exchange"
+"""The argument of queues of 0-10 that have an alternate exchange, which is their dead-letter exchange, too.
+
+To it goes also what is in a queue when that is deleted (0-10 rule alternate-exchange of queue.declare). With a plain
+dead-letter exchange such messages are dropped, as on RabbitMQ.
+"""
 
 
 class DeadLetters:

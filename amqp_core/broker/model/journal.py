@@ -27,7 +27,13 @@ class Journal(Protocol):
         """A queue was declared that outlives the process."""
 
     def queue_removed(self, queue: Queue) -> None:
-        """Such a queue is gone; its messages are removed one by one, those that are held when they are settled."""
+        """Such a queue is gone; its messages are removed one by one, those that are held when they are settled.
+
+        If it ``passes_on`` what is held, that has to be known after a restart, too, until ``queue_left``.
+        """
+
+    def queue_left(self, queue: Queue) -> None:
+        """Nothing of a queue that is gone is held any more."""
 
     def binding_added(self, binding: Binding) -> None:
         """A binding of a durable exchange was made to a queue or exchange that outlives the process."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqp_core.broker.model.backlog import Backlog
+from amqp_core.broker.model.backlog import LOWEST, Backlog
 from amqp_core.broker.model.consumers import Consumer, Receiver, Turns
+from amqp_core.broker.model.dead_letters import ALTERNATE
 from amqp_core.broker.model.entries import GONE, HELD, READY, Entry
 from amqp_core.broker.model.expiry import Expiries
 from amqp_core.broker.model.limits import Limits
@@ -71,6 +72,7 @@ class Queue:
         "journal",
         "name",
         "outlives_owner",
+        "passes_on",
         "settings",
         "unsettled_count",
     )
@@ -110,10 +112,13 @@ class Queue:
         self._clock = clock
         self._queued = memory.queued
         self._dead_letters = dead_letters
+        self.passes_on = ALTERNATE in self.arguments
+        """Whether what is in it when it is deleted goes to its dead-letter exchange."""
         self._on_timer = on_timer
         self._unused_since = clock.now
         self._sequence = 0
-        self._backlog = Backlog(settings.max_priority or 0)
+        lowest = arguments.get(LOWEST)
+        self._backlog = Backlog(settings.max_priority or 0, lowest if isinstance(lowest, int) else 0)
         self._turns = Turns(single=settings.single_active_consumer)
         self._walks = Walks(self._backlog, self._take_out)
         self._expiries = Expiries()
@@ -251,28 +256,29 @@ class Queue:
             return False
         self._end(entry)
         self.unsettled_count -= 1
+        if self.deleted and not self.unsettled_count and self.journal is not None:
+            self.journal.queue_left(self)
         return True
 
     def reject(self, entry: Entry, now: float) -> None:
         """A held message leaves the queue as a dead letter."""
         if not self.settle(entry):
             return
-        if not self.deleted:
-            self._dead_letters.add(entry.message, self, "rejected", now)
+        self._bury(entry, now)
         entry.forget()
 
     def take_back(self, entries: Iterable[Entry], now: float, *, delivered: bool) -> None:
         """Held messages come back to their places. ``delivered``: a consumer may have seen them."""
+        if self.deleted:
+            for entry in sorted(entries, key=_sequence):
+                self.reject(entry, now)
+            return
         limit = self.settings.delivery_limit
         # The last first: each is then put before what is there, which is the fast case.
         for entry in sorted(entries, key=_sequence, reverse=True):
             if entry.state != HELD:
                 continue
             self.unsettled_count -= 1
-            if self.deleted:
-                self._end(entry)
-                entry.forget()
-                continue
             entry.returns += delivered
             if delivered and entry.record and self.journal is not None:
                 self.journal.message_returned(entry)
@@ -323,8 +329,13 @@ class Queue:
             self._on_timer(self)
 
     def delete(self) -> int:
-        """The queue is gone: tell its consumers. Return how many messages waited."""
+        """The queue is gone: tell its consumers. Return how many messages waited.
+
+        The caller calls ``drain`` of the dead letters afterwards.
+        """
         self.deleted = True
+        for entry in self._backlog:
+            self._bury(entry, self._clock.now)
         count = self.purge()
         for consumer in self.consumers:
             self.detach(consumer)
@@ -459,6 +470,11 @@ class Queue:
             return False
         self.expire(now)
         return self._limits.is_over(backlog.count + 1, backlog.nbytes + size)
+
+    def _bury(self, entry: Entry, now: float) -> None:
+        """Make a dead letter of a message that nobody wants, or whose queue is deleted."""
+        if not self.deleted or self.passes_on:
+            self._dead_letters.add(entry.message, self, "rejected", now)
 
     def _die(self, entry: Entry, reason: DeathReason, now: float) -> None:
         self._end(entry)

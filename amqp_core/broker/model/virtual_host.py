@@ -215,8 +215,25 @@ class VirtualHost:
             raise Refused(Refusal.RESOURCE_LOCKED, f"Queue '{name}' is exclusive to another connection")
         return queue
 
+    def claim_queue(self, name: str, owner: object) -> None:
+        """Make a queue exclusive that exists, as its owner had it that is gone; it outlives the new owner, too.
+
+        Raises:
+            Refused: as ``queue``; RESOURCE_LOCKED (it is shared, and somebody consumes from it).
+        """
+        queue = self.queue(name, owner)
+        if queue.exclusive is owner:
+            return
+        if queue.consumer_count:
+            raise Refused(Refusal.RESOURCE_LOCKED, f"Queue '{name}' exists, is shared, and has consumers")
+        queue.exclusive = owner
+        queue.outlives_owner = True  # it was not in a queue that is restored
+
     def delete_queue(self, name: str, *, owner: object, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue, its bindings and its messages; return how many were ready.
+
+        With an alternate exchange of 0-10, its messages go there: those that wait now, and those that are held when
+        they are released or rejected.
 
         Raises:
             Refused: as ``queue``; IN_USE (it has consumers), PRECONDITION_FAILED (it is not empty).
@@ -295,8 +312,15 @@ class VirtualHost:
         self._topology.add_exchange(exchange)
         return exchange
 
-    def restore_queue(self, name: str, *, auto_delete: bool, arguments: Mapping[str, object], now: float) -> Queue:
-        """Bring back a queue that has outlived a process; if it was exclusive, its owner is gone."""
+    def restore_queue(
+        self, name: str, *, auto_delete: bool, arguments: Mapping[str, object], now: float, deleted: bool = False
+    ) -> Queue:
+        """Bring back a queue that has outlived a process; if it was exclusive, its owner is gone.
+
+        Args:
+            deleted: it was deleted while messages in it were held, and nobody finds it any more. When these are
+                released, they go to its alternate exchange.
+        """
         return self._make_queue(
             name,
             self._clock.advance(now),
@@ -305,6 +329,7 @@ class VirtualHost:
             auto_delete=auto_delete,
             outlives_owner=False,
             arguments=arguments,
+            deleted=deleted,
         )
 
     def restore_binding(
@@ -513,6 +538,7 @@ class VirtualHost:
         auto_delete: bool,
         outlives_owner: bool,
         arguments: Mapping[str, object],
+        deleted: bool = False,
     ) -> Queue:
         queue = Queue(
             name,
@@ -527,15 +553,19 @@ class VirtualHost:
             on_timer=self._timers.add,
             outlives_owner=outlives_owner,
         )
-        self._topology.add_queue(queue)
-        queue.touch(now)
+        queue.deleted = deleted
+        if not deleted:
+            self._topology.add_queue(queue)
+            queue.touch(now)
         return queue
 
     def _delete(self, queue: Queue) -> int:
-        """Remove a queue from everywhere."""
+        """Remove a queue from everywhere; then what was in it may go to its alternate exchange."""
         self._timers.remove(queue)
         self._topology.remove_queue(queue)
-        return queue.delete()
+        count = queue.delete()
+        self._dead_letters.drain(self._clock.now)
+        return count
 
     def _bindable(self, exchange: str) -> Exchange:
         """The exchange of that name, which is not the default one."""

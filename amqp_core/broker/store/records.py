@@ -7,7 +7,7 @@ from dataclasses import astuple
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.broker.model.exchanges import Exchange
-from amqp_core.broker.store.arguments import dumps
+from amqp_core.broker.store.arguments import DELETED, dumps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,6 +50,8 @@ class Records:
         """Ids of what has a row."""
         self.needed: dict[Branch, list[Message]] = {}
         """The messages of prepared branches that have rows."""
+        self.left: dict[Queue, int] = {}
+        """Ids of queues that were deleted while messages in them were held, which are to be passed on."""
         self._copies = copies
 
     def exchange_added(self, exchange: Exchange) -> None:
@@ -74,9 +76,19 @@ class Records:
     def queue_removed(self, queue: Queue) -> None:
         """Such a queue is gone."""
         number = self.known.pop(queue)
-        self._changes.do("DELETE FROM queues WHERE id = ?", number)
+        if queue.passes_on and queue.unsettled_count:
+            self.left[queue] = number
+            arguments = {**queue.arguments, DELETED: True}
+            self._changes.do("UPDATE queues SET arguments = ? WHERE id = ?", dumps(arguments), number)
+        else:
+            self._changes.do("DELETE FROM queues WHERE id = ?", number)
         # a later queue may get the number: a prepared branch must not publish to that one
         self._changes.do("DELETE FROM branch_messages WHERE queue = ?", number)
+
+    def queue_left(self, queue: Queue) -> None:
+        """Nothing of a queue that is gone is held any more."""
+        if queue in self.left:
+            self._changes.do("DELETE FROM queues WHERE id = ?", self.left.pop(queue))
 
     def binding_added(self, binding: Binding) -> None:
         """A binding was made that outlives the process."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqp_core.broker.model.branches import Xid
 from amqp_core.broker.model.messages import Death, Message
-from amqp_core.broker.store.arguments import loads
+from amqp_core.broker.store.arguments import DELETED, loads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from amqp_core.broker.model.virtual_host import VirtualHost
     from amqp_core.broker.store.database import Database
     from amqp_core.broker.store.records import Records
+
+
+class _Orphans(NamedTuple):
+    """What was held of a deleted queue when the process ended."""
+
+    host: VirtualHost
+    records: Records
+    entries: list[Entry]
 
 
 class Restoring:
@@ -42,6 +50,7 @@ class Restoring:
         self._wires = wires
         self._now = now
         self._queues: dict[int, Queue] = {}
+        self._orphans: dict[Queue, _Orphans] = {}
         self._messages: dict[int, Message] = {}
         self._entries: dict[int, Entry] = {}
         self._needs: Counter[int] = Counter()
@@ -64,6 +73,13 @@ class Restoring:
         prepared = {entry for (entry,) in self._rows("branch_entries", "entry")}
         self._restore_entries(prepared)
         self._restore_branches()
+
+    def pass_on(self) -> None:
+        """Let what was held of deleted queues go to their alternate exchanges; the journals are kept before."""
+        for queue, (host, records, entries) in self._orphans.items():
+            host.release(entries, now=self._now)
+            if not queue.unsettled_count:  # else a prepared branch has the rest
+                records.queue_left(queue)
 
     def copies(self) -> dict[int, int]:
         """How many entries and branches need a message, by its id, where these are more than one."""
@@ -93,8 +109,15 @@ class Restoring:
             "queues", "id, host, name, auto_delete, arguments"
         ):
             place, records = self._place(host)
-            queue = place.restore_queue(name, auto_delete=bool(auto_delete), arguments=loads(arguments), now=self._now)
-            records.known[queue] = number
+            given = loads(arguments)
+            deleted = bool(given.pop(DELETED, False))
+            queue = place.restore_queue(
+                name, auto_delete=bool(auto_delete), arguments=given, now=self._now, deleted=deleted
+            )
+            if deleted:
+                queue.journal = records
+                self._orphans[queue] = _Orphans(place, records, [])
+            (records.left if deleted else records.known)[queue] = number
             self._queues[number] = queue
 
     def _restore_bindings(self) -> None:
@@ -127,14 +150,17 @@ class Restoring:
             if place not in self._queues:
                 continue
             self._needs[message] += 1
-            self._entries[number] = self._queues[place].restore(
+            queue = self._queues[place]
+            self._entries[number] = queue.restore(
                 self._messages[message],
                 sequence=sequence,
                 expires=expires,
                 returns=returns,
                 record=number,
-                held=number in prepared,
+                held=number in prepared or queue.deleted,
             )
+            if queue.deleted and number not in prepared:
+                self._orphans[queue].entries.append(self._entries[number])
 
     def _restore_branches(self) -> None:
         published: dict[int, dict[Message, list[Queue]]] = {}

@@ -108,6 +108,8 @@ class Store:
         self.commit()
         for host, records in self._places.values():
             host.keep(records)
+        restoring.pass_on()
+        self.commit()
 
     def _place(self, name: str) -> tuple[VirtualHost, Records]:
         place = self._places.get(name)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.broker.model.backlog import LOWEST
+from amqp_core.broker.model.dead_letters import ALTERNATE
 from amqp_core.broker.v0_10.errors import Code, Failed
 
 if TYPE_CHECKING:
@@ -11,7 +13,6 @@ if TYPE_CHECKING:
 
     from amqp_core.broker.model.queues import Queue
 
-ALTERNATE: Final = "amqp_core.alternate-exchange"
 _DECLARED: Final = "amqp_core.declared"
 
 _NAMES: Final = {
@@ -22,6 +23,8 @@ _NAMES: Final = {
     "qpid.priorities": "x-max-priority",
     "x-qpid-maximum-delivery-count": "x-delivery-limit",
 }
+_ALL_PRIORITIES: Final = 10
+_MOST_DIGITS: Final = 20
 _POLICY: Final = "qpid.policy_type"
 _FLOW_CONTROL: Final = "producer_flow_control"
 _POLICIES: Final = {
@@ -57,10 +60,14 @@ def model_arguments(arguments: Mapping[str, object], alternate: str | None) -> d
     made = dict(arguments) | {_DECLARED: dict(arguments)}
     for name, ours in _NAMES.items():
         if name in arguments:
-            value = arguments[name]
-            # a queue with n priorities has those from 0 to n - 1
+            value = _number(arguments[name])
             if ours == "x-max-priority" and isinstance(value, int) and not isinstance(value, bool):
-                value = max(1, value - 1)
+                if value <= 1:
+                    continue  # a single level is none
+                # n levels are numbered from 0 to n - 1; of less than ten, the middle is at 4, which most messages have
+                if value < _ALL_PRIORITIES and ours not in made:
+                    made[LOWEST] = 5 - (value + 1) // 2
+                value = value - 1
             # n deliveries are n - 1 redeliveries; 0 is no limit
             if ours == "x-delivery-limit" and isinstance(value, int) and not isinstance(value, bool):
                 value = value - 1
@@ -79,6 +86,12 @@ def model_arguments(arguments: Mapping[str, object], alternate: str | None) -> d
         made[ALTERNATE] = alternate
         made["x-dead-letter-exchange"] = alternate
     return made
+
+
+def _number(value: object) -> object:
+    """Texts of digits as integers, which Broker-J takes for them; all else as it is."""
+    digits = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS
+    return int(str(value)) if digits else value
 
 
 def declared_arguments(queue: Queue) -> dict[str, object]:

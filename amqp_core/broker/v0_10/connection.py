@@ -152,13 +152,14 @@ class ServerConnection(Adapter):
         """Read no more: a publisher does not stop."""
         self._brake.pull_for_publisher()
 
-    def send_transfer(self, channel: int, command: bytes, header: bytes, body: bytes) -> None:
-        """Queue a transfer."""
+    def send_transfer(self, channel: int, command: bytes, header: bytes, body: bytes | None) -> None:
+        """Queue a transfer; ``None``: it has no body segment."""
         segments = [(COMMAND, command), (HEADER, header)]
-        if body:
+        if body is not None:
             segments.append((BODY, body))
+            self._pending += len(body)
         self.protocol.send_assembly(channel, segments)
-        self._pending += len(body) + len(header) + _OVERHEAD
+        self._pending += len(header) + _OVERHEAD
         self._wake()
 
     def fail_later(self, session: ServerSession) -> None:

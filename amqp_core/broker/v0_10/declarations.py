@@ -36,9 +36,6 @@ class Declarations:
 
     def end(self) -> None:
         """The session ends: exclusive queues are deleted, or anybody's (0-10 section queue.declare, auto-delete)."""
-        for queue in [each for each in self._host.queues.values() if each.exclusive is self._owner]:
-            if not queue.outlives_owner:
-                self._delete(queue)
         self._host.close(self._owner, now=self._clock())
 
     # --- exchange
@@ -130,7 +127,7 @@ class Declarations:
     # --- queue
 
     def declare_queue(self, command: spec.QueueDeclare) -> None:
-        """queue.declare: of a queue that exists only owner and alternate exchange count."""
+        """queue.declare: of a queue that exists only owner and alternate exchange count; one without owner gets one."""
         name = named(command.queue, "the name of a queue")
         self._check_rights(name, command)
         if command.passive or name in self._host.queues:
@@ -161,7 +158,7 @@ class Declarations:
         if command.if_empty and queue.message_count:
             text = f"queue '{queue.name}' is not empty: {queue.message_count} messages"
             raise Failed(Code.PRECONDITION_FAILED, text)
-        self._delete(queue)
+        self._host.delete_queue(name, owner=self._owner)
 
     def purge_queue(self, command: spec.QueuePurge) -> None:
         """queue.purge."""
@@ -200,20 +197,10 @@ class Declarations:
     def _check_queue(self, queue: Queue, command: spec.QueueDeclare) -> None:
         if command.passive:
             return
-        if command.exclusive and queue.exclusive is None:
-            raise Failed(Code.RESOURCE_LOCKED, f"queue '{queue.name}' exists and is shared")
         if command.alternate_exchange and command.alternate_exchange != alternate_of(queue):
             raise Failed(Code.NOT_ALLOWED, f"queue '{queue.name}' has another alternate exchange")
-
-    def _delete(self, queue: Queue) -> None:
-        """Delete a queue; what waits in it goes to its alternate exchange (0-10 section queue.delete)."""
-        if alternate_of(queue) is not None:
-            now = self._clock()
-            orphans = []  # all of them before the first is routed, which may be to this queue
-            while (entry := self._host.get(queue.name, owner=queue.exclusive, now=now)) is not None:
-                orphans.append(entry)
-            self._host.reject(orphans, now=now)
-        self._host.delete_queue(queue.name, owner=queue.exclusive)
+        if command.exclusive:  # also one whose owner is gone: so a durable subscription of JMS goes on
+            self._host.claim_queue(queue.name, self._owner)
 
     def _exchange(self, name: str) -> Exchange:
         return self._host.declare_exchange(name, "", passive=True)

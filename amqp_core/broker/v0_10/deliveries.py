@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from amqp_core.broker.model.entries import GONE
+from amqp_core.broker.v0_10.transfer_ids import ids_among, take_among
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from amqp_core.broker.model.entries import Entry
     from amqp_core.broker.v0_10.subscription import SessionSubscription
 
-_T = TypeVar("_T")
 _FEW: Final = 1000
 
 
@@ -22,7 +22,7 @@ class Deliveries:
     def __init__(self) -> None:
         self.held: dict[int, Entry] = {}
         """Acquired and not settled, in the order of their ids unless some came back."""
-        self._browsed: dict[int, Entry] = {}
+        self._browsed: dict[int, tuple[Entry, SessionSubscription]] = {}
         self._window: dict[int, tuple[SessionSubscription, int]] = {}
         self._prune_at = _FEW
 
@@ -30,22 +30,21 @@ class Deliveries:
         """A transfer was sent, with so many bytes of header and body."""
         if subscription.window:
             self._window[command_id] = subscription, size
-        if subscription.no_ack:
-            return
         if not subscription.browse:
-            self.held[command_id] = entry
+            if not subscription.no_ack:
+                self.held[command_id] = entry
             return
-        self._browsed[command_id] = entry
+        self._browsed[command_id] = entry, subscription
         if len(self._browsed) >= self._prune_at:
-            self._browsed = {each: seen for each, seen in self._browsed.items() if seen.state != GONE}
+            self._browsed = {each: seen for each, seen in self._browsed.items() if seen[0].state != GONE}
             self._prune_at = 2 * len(self._browsed) + _FEW
 
     def take(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, Entry]]:
         """Remove and return what is held; what was browsed is forgotten, and other ids are passed over."""
         ranges = list(ranges)
         if self._browsed:
-            _take(self._browsed, ranges)
-        return _take(self.held, ranges)
+            take_among(self._browsed, ranges)
+        return take_among(self.held, ranges)
 
     def put_back(self, taken: Iterable[tuple[int, Entry]]) -> None:
         """Hold again what was taken."""
@@ -53,17 +52,27 @@ class Deliveries:
 
     def browsed(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, Entry]]:
         """What was browsed and may be acquired."""
-        return [(each, self._browsed[each]) for each in _ids(self._browsed, ranges)]
+        return [(each, self._browsed[each][0]) for each in ids_among(self._browsed, ranges)]
 
-    def acquired(self, taken: Sequence[tuple[int, Entry]]) -> None:
-        """What was browsed is held now."""
+    def acquired(self, taken: Sequence[tuple[int, Entry]]) -> list[Entry]:
+        """What was browsed is held now; return what nobody will accept, since accept-mode is none."""
+        done = []
         for command_id, entry in taken:
-            del self._browsed[command_id]
-            self.held[command_id] = entry
+            _, subscription = self._browsed.pop(command_id)
+            if subscription.no_ack:
+                done.append(entry)
+            else:
+                self.held[command_id] = entry
+        return done
+
+    def forget_browsed(self, subscription: SessionSubscription) -> None:
+        """A subscription is over: with accept-mode none its client does not say when it needs a message no more."""
+        if subscription.browse and subscription.no_ack:
+            self._browsed = {each: seen for each, seen in self._browsed.items() if seen[1] is not subscription}
 
     def completed(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[SessionSubscription, int]]:
         """Subscriptions and sizes of the transfers of a window that are complete now."""
-        return [each for _, each in _take(self._window, ranges)] if self._window else []
+        return [each for _, each in take_among(self._window, ranges)] if self._window else []
 
     def forget_window(self, subscription: SessionSubscription) -> None:
         """The transfers of a subscription give no credit back any more."""
@@ -77,28 +86,3 @@ class Deliveries:
         self._browsed.clear()
         self._window.clear()
         return held
-
-
-def _ids(known: dict[int, _T], ranges: Iterable[tuple[int, int]]) -> list[int]:
-    found: list[int] = []
-    for low, high in ranges:
-        if high - low < len(known):
-            found += [each for each in range(low, high + 1) if each in known]
-        else:
-            found += [each for each in known if low <= each <= high]
-    return found
-
-
-def _take(known: dict[int, _T], ranges: Iterable[tuple[int, int]]) -> list[tuple[int, _T]]:
-    return [(each, known.pop(each)) for each in dict.fromkeys(_ids(known, ranges))]
-
-
-def ranges_of(ids: Iterable[int]) -> list[tuple[int, int]]:
-    """Inclusive ranges of ids, in their order."""
-    ranges: list[tuple[int, int]] = []
-    for each in ids:
-        if ranges and ranges[-1][1] == each - 1:
-            ranges[-1] = ranges[-1][0], each
-        else:
-            ranges.append((each, each))
-    return ranges

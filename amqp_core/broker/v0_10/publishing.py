@@ -38,11 +38,17 @@ class Publishing:
         self._accepted: list[tuple[int, int]] = []
 
     def transfer(
-        self, command: spec.MessageTransfer, header: bytes, body: bytes, work: Transaction | Branch | None, now: float
+        self,
+        command: spec.MessageTransfer,
+        header: bytes,
+        body: bytes | None,
+        work: Transaction | Branch | None,
+        now: float,
     ) -> None:
         """Take a message, which is the next command of the session.
 
         Args:
+            body: its body segment; None: it has none.
             work: the transaction that it belongs to. It is routed and answered at once, and is in its queues when the
                 transaction commits.
 

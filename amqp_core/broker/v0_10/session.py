@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from amqp_core.broker.model.errors import Refusal, Refused
 from amqp_core.broker.v0_10.declarations import HANDLERS as DECLARATIONS
 from amqp_core.broker.v0_10.declarations import Declarations
-from amqp_core.broker.v0_10.deliveries import Deliveries, ranges_of
+from amqp_core.broker.v0_10.deliveries import Deliveries
 from amqp_core.broker.v0_10.distributed import HANDLERS as DISTRIBUTED
 from amqp_core.broker.v0_10.distributed import Distributed
 from amqp_core.broker.v0_10.errors import Code, Failed, failure, named
@@ -17,7 +17,8 @@ from amqp_core.broker.v0_10.flow import ProducerFlow
 from amqp_core.broker.v0_10.publishing import Publishing
 from amqp_core.broker.v0_10.subscription import SessionSubscription
 from amqp_core.broker.v0_10.transaction import Transaction
-from amqp_core.broker.v0_10.wire import header_of
+from amqp_core.broker.v0_10.transfer_ids import ranges_of
+from amqp_core.broker.v0_10.wire import WIRE_WITH_EMPTY_BODY, header_of
 from amqp_core.sequence_numbers import unwrap_ranges, wire_ranges, wrap
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.connection_events import CommandUnknown
@@ -76,7 +77,8 @@ class ServerSession:
         header = header_of(message, redelivered=entry.redelivered)
         size = len(header) + len(message.body)
         self._deliveries.add(self.state.number(1), entry, subscription, size)
-        self.connection.send_transfer(self.state.channel, subscription.command, header, message.body)
+        body = message.body if message.body or message.wire is WIRE_WITH_EMPTY_BODY else None
+        self.connection.send_transfer(self.state.channel, subscription.command, header, body)
         return size
 
     def forget_window(self, subscription: SessionSubscription) -> None:
@@ -141,7 +143,7 @@ class ServerSession:
             return
         try:
             if type(command) is spec.MessageTransfer:
-                self._transfer(command, event.header or b"", event.body or b"")
+                self._transfer(command, event.header or b"", event.body)
             else:
                 self._command(command)
         except (Refused, Failed) as error:
@@ -201,7 +203,7 @@ class ServerSession:
         self._distributed.leave()
         held = self._deliveries.clear()
         if self._transaction is not None:
-            held += [entry for _, entry in self._transaction.take_accepted()]
+            held += self._transaction.take_accepted()
         self._host.release(held)
         self._declarations.end()
 
@@ -250,7 +252,7 @@ class ServerSession:
     def _ignore(self, _: spec.Command) -> None:
         """execution.sync is done when it arrives; a result says nothing that is waited for."""
 
-    def _transfer(self, command: spec.MessageTransfer, header: bytes, body: bytes) -> None:
+    def _transfer(self, command: spec.MessageTransfer, header: bytes, body: bytes | None) -> None:
         work = self._distributed.active or self._transaction
         self._publishing.transfer(command, header, body, work, self.connection.now)
 
@@ -265,7 +267,10 @@ class ServerSession:
             self._host.accept(entry for _, entry in taken)
 
     def _release(self, command: spec.MessageRelease) -> None:
-        taken = self._deliveries.take(self._sent(command.transfers))
+        ranges = list(self._sent(command.transfers))
+        taken = self._deliveries.take(ranges)
+        if self._transaction is not None:
+            self._transaction.release(ranges, redelivered=command.set_redelivered)
         entries = [entry for _, entry in taken]
         self._host.release(entries, delivered=command.set_redelivered, now=self.connection.now)
 
@@ -277,7 +282,7 @@ class ServerSession:
         seen = self._deliveries.browsed(self._sent(command.transfers))
         taken = set(self._host.acquire([entry for _, entry in seen], now=self.connection.now))
         acquired = [(each, entry) for each, entry in seen if entry in taken]
-        self._deliveries.acquired(acquired)
+        self._host.accept(self._deliveries.acquired(acquired))  # as qpidd does with accept-mode none
         return spec.MessageAcquired(transfers=wire_ranges(ranges_of(each for each, _ in acquired)))
 
     def _resume(self, command: spec.MessageResume) -> spec.MessageResumeResult:
@@ -290,7 +295,8 @@ class ServerSession:
         destination, arguments = named(command.destination, "the destination"), command.arguments or {}
         if destination in self._subscriptions:
             raise Failed(Code.NOT_ALLOWED, f"destination '{destination}' has a subscription already")
-        self.connection.rights.consume(command.queue or "")
+        queue = named(command.queue, "the name of a queue")
+        self.connection.rights.consume(queue)
         selector = selector_of(arguments)
         priority = arguments.get("x-priority", 0)
         if not isinstance(priority, int) or isinstance(priority, bool):
@@ -302,7 +308,7 @@ class ServerSession:
         receiver = SessionSubscription(self, destination, no_ack=no_ack, browse=browse)
         try:
             receiver.consumer = self._host.consume(
-                command.queue or "",
+                queue,
                 receiver,
                 owner=self,
                 exclusive=command.exclusive,
@@ -322,6 +328,7 @@ class ServerSession:
         subscription = self._subscription(command.destination)
         del self._subscriptions[subscription.destination]
         subscription.stop()
+        self._deliveries.forget_browsed(subscription)
         if subscription.consumer is not None:
             self._host.cancel(subscription.consumer, now=self.connection.now)
 
@@ -356,13 +363,17 @@ class ServerSession:
     def _tx_commit(self, _: spec.TxCommit) -> None:
         transaction = self._selected()
         self._publishing.commit(transaction, self.connection.now)
-        self._host.accept(entry for _, entry in transaction.take_accepted())
+        self._host.accept(transaction.take_accepted())
 
     def _tx_rollback(self, _: spec.TxRollback) -> None:
-        """What was accepted is held again; it is not delivered again (0-10 section tx.rollback)."""
-        transaction = self._selected()
-        transaction.published.clear()
-        self._deliveries.put_back(transaction.take_accepted())
+        """What was accepted is held again, unless it was released meanwhile; it is not delivered again by itself.
+
+        See 0-10 section tx.rollback.
+        """
+        undone = self._selected().roll_back()
+        self._deliveries.put_back(undone.held)
+        self._host.release(undone.released, delivered=False, now=self.connection.now)
+        self._host.release(undone.redelivered, now=self.connection.now)
 
     def _dtx_select(self, _: spec.DtxSelect) -> None:
         if self._transaction is not None:

@@ -29,7 +29,7 @@ class SessionSubscription:
         self.session = session
         self.destination = destination
         self.no_ack = no_ack
-        """accept-mode none: its messages are settled when they are sent, or cannot be acquired."""
+        """accept-mode none: its messages are settled when they are sent, or when it acquires what it has browsed."""
         self.browse = browse
         self.window = True
         self.messages = 0.0

@@ -406,6 +406,15 @@ public final class JmsClient {
             subscriber = other.createDurableSubscriber(topic, name);
             check(next(subscriber), "2");
             subscriber.close();
+            send(other, topic, "kept");
+            other.close();
+            named.close();
+            // the queue of the subscription is exclusive, and its owner is gone: a new connection goes on with it
+            named = connect("&clientid='jms-client'");
+            other = named.createSession(false, Session.AUTO_ACKNOWLEDGE);
+            subscriber = other.createDurableSubscriber(topic, name);
+            check(next(subscriber), "kept");
+            subscriber.close();
             other.unsubscribe(name);
             send(other, topic, "3");
             subscriber = other.createDurableSubscriber(topic, name);

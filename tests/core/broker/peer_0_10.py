@@ -50,6 +50,7 @@ class Peer:
 
     Attributes:
         transfers: received message.transfer, with their headers and bodies.
+        with_body: whether each of them has a body segment.
         commands: all other received commands.
         controls: received controls of sessions.
         reading: whether bytes of the broker are taken.
@@ -69,6 +70,7 @@ class Peer:
         login = SaslLogin(options, loopback=True)
         self.protocol = Connection(Role.CLIENT, login=login, virtual_host=virtual_host, heartbeat=7)
         self.sessions: dict[int, Session] = {}
+        self.with_body: list[bool] = []
         self.transfers: list[tuple[int, spec.DeliveryProperties, spec.MessageProperties, bytes]] = []
         self.commands: list[spec.Command] = []
         self.controls: list[spec.Control] = []
@@ -126,6 +128,7 @@ class Peer:
         elif isinstance(event, CommandReceived):
             command_id = self.sessions[event.channel].receive_command(event.command, sync=event.sync)
             if isinstance(event.command, spec.MessageTransfer):
+                self.with_body.append(event.body is not None)
                 delivery, properties, _ = decode_header(event.header or b"")
                 self.transfers.append(
                     (

@@ -46,6 +46,22 @@ def test_without_an_exchange_they_are_dropped() -> None:
         assert (host.queues[name].message_count, host.queues[name].unsettled_count) == (0, 0)
 
 
+def test_a_deleted_queue_of_0_9_1_drops_what_is_in_it() -> None:
+    """As RabbitMQ does; only the alternate exchange of 0-10 gets such messages."""
+    host = Host()
+    host.make("dead")
+    host.bind_queue("dead", "amq.fanout", "", owner=ME)
+    host.make(x_dead_letter_exchange="amq.fanout")
+    for body in ("1", "2", "3"):
+        host.send(body)
+    held = [host.get("q", owner=ME), host.get("q", owner=ME)]
+    host.delete_queue("q", owner=ME)
+    entries = [each for each in held if each is not None]
+    host.release(entries[:1])
+    host.reject(entries[1:], now=1)
+    assert host.waiting("dead") == []
+
+
 def test_deaths_are_counted_by_queue_and_reason_and_the_latest_is_first() -> None:
     host = Host()
     host.make("a", x_dead_letter_exchange="", x_dead_letter_routing_key="b")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -22,6 +22,8 @@ def peer(world: World) -> Peer:
     other = world.connect()
     other.attach(name=b"other")
     other.call(spec.QueueDeclare(queue="held", exclusive=True, auto_delete=True))
+    other.call(spec.QueueDeclare(queue="consumed"))
+    other.subscribe("consumed")
     peer = world.connect()
     peer.attach()
     peer.call(spec.QueueDeclare(queue="q"))
@@ -41,12 +43,13 @@ REFUSALS: list[tuple[spec.Command, int]] = [
     (spec.QueueDeclare(queue="missing", passive=True), 404),
     (spec.QueueDeclare(queue="held"), 405),
     (spec.QueueDeclare(queue="held", passive=True), 405),
-    (spec.QueueDeclare(queue="q", exclusive=True), 405),
+    (spec.QueueDeclare(queue="consumed", exclusive=True), 405),
     (spec.QueueDeclare(queue="new", alternate_exchange="missing"), 404),
     (spec.QueueDeclare(queue="q", alternate_exchange="x"), 530),
     (spec.QueueDeclare(queue="new", arguments={"qpid.policy_type": "self-destruct"}), 542),
     (spec.QueueDeclare(queue="new", arguments={"qpid.last_value_queue_key": "k"}), 540),
     (spec.QueueDeclare(queue="new", arguments={"qpid.max_count": "many"}), 406),
+    (spec.QueueDeclare(queue="new", arguments={"qpid.max_count": "9" * 5000}), 406),
     (spec.QueueDelete(queue=""), 542),
     (spec.QueueDelete(queue="missing"), 404),
     (spec.QueueDelete(queue="held"), 405),
@@ -116,6 +119,45 @@ def test_queue_query(peer: Peer) -> None:
     assert peer.ask(spec.QueueQuery(queue="missing"), spec.QueueQueryResult) == spec.QueueQueryResult()
     held = peer.ask(spec.QueueQuery(queue="held"), spec.QueueQueryResult)
     assert (held.exclusive, held.auto_delete) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "attribute", "expected"),
+    [
+        ("qpid.max_count", "3", "max_length", 3),
+        ("qpid.max_size", "70", "max_bytes", 70),
+        ("x-qpid-capacity", "70", "max_bytes", 70),
+        ("x-qpid-maximum-delivery-count", "2", "delivery_limit", 1),
+    ],
+)
+def test_numbers_that_are_texts(peer: Peer, name: str, value: str, attribute: str, expected: int) -> None:
+    peer.call(spec.QueueDeclare(queue="new", arguments={name: value}))
+    assert getattr(peer.world.host.queues["new"].settings, attribute) == expected
+    found = peer.ask(spec.QueueQuery(queue="new"), spec.QueueQueryResult)
+    assert found.arguments == {name: value}
+
+
+@pytest.mark.parametrize("name", ["x-qpid-priorities", "qpid.priorities"])
+@pytest.mark.parametrize(
+    ("levels", "order"),
+    [
+        (1, "4935706182"),
+        (2, "9576843012"),
+        (5, "9768543012"),
+        (6, "9786543012"),
+        ("9", "9876543210"),
+        (10, "9876543210"),
+        (12, "9876543210"),
+    ],
+)
+def test_levels_of_priority_are_those_of_broker_j(peer: Peer, name: str, levels: object, order: str) -> None:
+    """The level of p among n is p - (5 - ceil(n / 2)), within the levels; Broker-J delivers in these orders."""
+    peer.call(spec.QueueDeclare(queue="new", arguments={name: levels}))
+    for priority in (4, 9, 3, 5, 7, 0, 6, 1, 8, 2):
+        peer.publish(b"%d" % priority, "new", priority=priority)
+    peer.subscribe("new")
+    peer.flow(None)
+    assert b"".join(peer.bodies).decode() == order
 
 
 def test_the_default_exchange_is_declared_already(peer: Peer) -> None:
@@ -205,6 +247,78 @@ def test_orphans_go_to_the_alternate_exchange(peer: Peer) -> None:
     assert peer.world.host.queues["dead"].message_count == 2
 
 
+def old_queue(peer: Peer, **more: Any) -> None:
+    """A queue ``old`` with three messages, whose alternate exchange passes them to the queue ``dead``."""
+    peer.call(spec.QueueDeclare(queue="dead"))
+    peer.call(spec.ExchangeBind(queue="dead", exchange="amq.fanout", binding_key=""))
+    peer.call(spec.QueueDeclare(queue="old", alternate_exchange="amq.fanout", **more))
+    for body in (b"1", b"2", b"3"):
+        peer.publish(body, "old")
+
+
+def take_one(peer: Peer) -> list[tuple[int, int]]:
+    peer.subscribe("old")
+    peer.flow(1)
+    ((command_id, *_),) = peer.transfers
+    return [(command_id, command_id)]
+
+
+def dead(peer: Peer) -> list[bytes]:
+    assert "old" not in peer.world.host.queues
+    found = []
+    while (entry := peer.world.host.get("dead", owner=None)) is not None:
+        found.append(entry.message.body)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("more", "wait_s"),
+    [
+        ({"auto_delete": True}, 0.0),
+        ({"auto_delete": True, "exclusive": True}, 0.0),
+        ({"arguments": {"x-expires": 1000}}, 2.0),
+    ],
+)
+def test_orphans_of_queues_that_end_by_themselves(peer: Peer, more: dict[str, Any], wait_s: float) -> None:
+    old_queue(peer, **more)
+    take_one(peer)
+    peer.session.detach()
+    peer.pump()
+    peer.world.host.expire(peer.world.now + wait_s)
+    assert sorted(dead(peer)) == [b"1", b"2", b"3"]
+
+
+_XID: Final = spec.Xid(0, b"g", b"b")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([], []),  # the session ends
+        ([], [spec.MessageRelease()]),
+        ([], [spec.MessageReject(code=spec.MessageRejectCode.UNSPECIFIED)]),
+        ([spec.TxSelect(), spec.MessageAccept()], [spec.TxRollback()]),
+        (
+            [spec.DtxSelect(), spec.DtxStart(xid=_XID), spec.MessageAccept()],
+            [spec.DtxEnd(xid=_XID), spec.DtxRollback(xid=_XID)],
+        ),
+    ],
+)
+def test_what_is_held_when_its_queue_is_deleted_is_an_orphan_later(
+    peer: Peer, before: list[spec.Command], after: list[spec.Command]
+) -> None:
+    """Rule alternate-exchange of queue.declare: rejected or orphaned messages must be routed."""
+    old_queue(peer)
+    held = take_one(peer)
+    for command in (*before, spec.MessageCancel(destination="d"), spec.QueueDelete(queue="old"), *after):
+        if isinstance(command, spec.MessageAccept | spec.MessageRelease | spec.MessageReject):
+            command.transfers = held
+        peer.call(command)
+    peer.session.detach()
+    peer.pump()
+    assert dead(peer) == [b"2", b"3", b"1"]
+
+
 def test_orphans_that_come_back_to_their_queue_are_gone(peer: Peer) -> None:
     peer.call(spec.QueueDeclare(queue="old", alternate_exchange="amq.fanout"))
     for queue in ("old", "q"):
@@ -233,3 +347,32 @@ def test_exclusive_queues_and_the_end_of_their_session(peer: Peer) -> None:
     peer.subscribe("shared")
     peer.call(spec.MessageCancel(destination="d"))
     assert "shared" not in host.queues
+
+
+def test_an_exclusive_queue_whose_owner_is_gone_gets_another(peer: Peer) -> None:
+    """So the JMS client of Qpid goes on with a durable subscription; qpidd and Broker-J allow it."""
+    host = peer.world.host
+    declare = spec.QueueDeclare(queue="lasting", exclusive=True, durable=True)
+    peer.call(declare)
+    peer.publish(b"1", "lasting")
+    for name in (b"second", b"third"):
+        peer.session.detach()
+        peer.pump()
+        peer.attach(0, name)
+        peer.call(declare)
+        assert host.queues["lasting"].exclusive is not None
+        peer.attach(1, b"other of " + name)
+        peer.call(spec.QueueDeclare(queue="lasting"), channel=1)
+        assert [each.error_code for each in peer.received(spec.ExecutionException)] == [405]
+        peer.commands.clear()
+    assert host.queues["lasting"].message_count == 1
+
+
+def test_a_restored_queue_outlives_the_owner_that_it_gets(peer: Peer) -> None:
+    host = peer.world.host
+    host.restore_queue("lasting", auto_delete=False, arguments={}, now=0)
+    peer.call(spec.QueueDeclare(queue="lasting", exclusive=True, durable=True))
+    assert host.queues["lasting"].is_kept
+    peer.session.detach()
+    peer.pump()
+    assert host.queues["lasting"].exclusive is None

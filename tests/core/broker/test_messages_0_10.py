@@ -170,6 +170,21 @@ def test_a_transfer_without_header_and_body(peer: Peer) -> None:
     ]
 
 
+@pytest.mark.parametrize("body", [None, b"", b"x"])
+def test_a_body_segment_comes_back_as_it_was_sent(peer: Peer, body: bytes | None) -> None:
+    """Also an empty one: clients tell it from none."""
+    header = encode_header(spec.DeliveryProperties(routing_key="q"), None)
+    peer.subscribe()
+    for _ in range(2):
+        peer.flow(1)
+        transfer = spec.MessageTransfer(destination="", accept_mode=NONE, acquire_mode=0)
+        peer.session.send(transfer, header=header, body=body, sync=True)
+        peer.pump()
+        peer.call(spec.MessageReject(transfers=ids(peer), code=spec.MessageRejectCode.UNSPECIFIED))
+    assert peer.with_body == [body is not None] * 2
+    assert peer.bodies == [body or b""] * 2
+
+
 def test_properties_come_back_and_the_exchange_is_named(peer: Peer) -> None:
     peer.call(spec.ExchangeBind(queue="q", exchange="amq.topic", binding_key="a.#"))
     headers: dict[str, object] = {"a": 1, "b": ["c", None], "d": b"\0"}
@@ -312,6 +327,7 @@ def test_a_mode_is_not_changed_while_there_is_credit(peer: Peer) -> None:
         (spec.MessageSubscribe(queue="q", destination="d", accept_mode=0, acquire_mode=0), 530),
         (spec.MessageSubscribe(queue="none", destination="e", accept_mode=0, acquire_mode=0), 404),
         (spec.MessageSubscribe(queue="q", accept_mode=0, acquire_mode=0), 542),
+        (spec.MessageSubscribe(queue="", destination="e", accept_mode=0, acquire_mode=0), 542),
         (spec.MessageSubscribe(queue="q", destination="e", accept_mode=0, acquire_mode=0, exclusive=True), 405),
         (
             spec.MessageSubscribe(
@@ -444,11 +460,19 @@ def test_browse_and_acquire(peer: Peer, other: Peer) -> None:
     assert waiting(peer) == [b"0", b"2", b"3"]
 
 
-def test_browsed_with_accept_mode_none_cannot_be_acquired(peer: Peer) -> None:
-    peer.publish(b"1")
+def test_what_is_browsed_with_accept_mode_none_is_settled_when_it_is_acquired(peer: Peer) -> None:
+    for body in (b"1", b"2"):
+        peer.publish(body)
     peer.subscribe(accept_mode=NONE, acquire_mode=BROWSE)
-    peer.flow(1)
-    assert peer.ask(spec.MessageAcquire(transfers=ids(peer)), spec.MessageAcquired).transfers == []
+    peer.flow(2)
+    first, second = ids(peer, 0), ids(peer, 1)
+    assert peer.ask(spec.MessageAcquire(transfers=first), spec.MessageAcquired).transfers == first
+    queue = peer.world.host.queues["q"]
+    assert (queue.message_count, queue.unsettled_count) == (1, 0)
+    assert peer.ask(spec.MessageAcquire(transfers=first), spec.MessageAcquired).transfers == []
+    peer.call(spec.MessageCancel(destination="d"))
+    assert peer.ask(spec.MessageAcquire(transfers=second), spec.MessageAcquired).transfers == []
+    assert waiting(peer) == [b"2"]
 
 
 def test_a_cancelled_subscription_leaves_what_it_sent(peer: Peer) -> None:
@@ -514,6 +538,44 @@ def test_rollback_drops_what_was_published_and_holds_what_was_accepted(peer: Pee
     peer.publish(b"next")
     peer.call(spec.TxCommit())
     assert waiting(peer) == [b"old", b"next"]
+
+
+@pytest.mark.parametrize("redelivered", [False, True])
+def test_what_is_released_after_its_accept_is_free_after_a_rollback(
+    peer: Peer, other: Peer, *, redelivered: bool
+) -> None:
+    """The messaging API of qpid-python sends these commands when it rolls back."""
+    for body in (b"released", b"held"):
+        peer.publish(body)
+    peer.subscribe()
+    peer.flow(2)
+    peer.call(spec.TxSelect())
+    peer.call(spec.MessageAccept(transfers=ids(peer)))
+    peer.call(spec.MessageRelease(transfers=ids(peer, 0), set_redelivered=redelivered))
+    queue = peer.world.host.queues["q"]
+    assert (queue.message_count, queue.unsettled_count) == (0, 2)
+    peer.call(spec.TxRollback())
+    assert (queue.message_count, queue.unsettled_count) == (1, 1)
+    other.subscribe()
+    other.flow(1)
+    ((_, delivery, _, body),) = other.transfers
+    assert (body, delivery.redelivered) == (b"released", redelivered)
+    peer.call(spec.MessageAccept(transfers=ids(peer)))
+    peer.call(spec.TxCommit())
+    assert (queue.message_count, queue.unsettled_count) == (0, 1), "what was released is not this session's any more"
+
+
+def test_a_commit_settles_what_was_released_after_its_accept(peer: Peer) -> None:
+    peer.publish(b"done")
+    peer.subscribe()
+    peer.flow(1)
+    peer.call(spec.TxSelect())
+    peer.call(spec.MessageAccept(transfers=ids(peer)))
+    peer.call(spec.MessageRelease(transfers=ids(peer)))
+    peer.call(spec.TxCommit())
+    peer.call(spec.TxRollback())
+    queue = peer.world.host.queues["q"]
+    assert (queue.message_count, queue.unsettled_count) == (0, 0)
 
 
 @pytest.mark.parametrize("end", ["lost", "missing exchange"])

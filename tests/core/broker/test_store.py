@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp_core.broker.model.branches import Outcome, Xid
+from amqp_core.broker.model.dead_letters import ALTERNATE
 from amqp_core.broker.model.messages import Message
 from amqp_core.broker.store.arguments import dumps, loads
 from amqp_core.broker.store.store import Store
@@ -187,6 +188,66 @@ def test_a_deleted_queue_leaves_nothing_behind(store: Store, path: Path) -> None
     assert waiting(store.hosts["h"]) == []
     assert not store.hosts["h"].queues["q"].incoming
     assert rows(path, "entries") == rows(path, "messages") == 0
+    store.close()
+
+
+def test_orphans_are_written_where_they_go(store: Store, path: Path) -> None:
+    host = store.host("h")
+    host.declare_queue("dead", owner=ME, durable=True)
+    host.bind_queue("dead", "amq.fanout", "", owner=ME)
+    alternate = {ALTERNATE: "amq.fanout", "x-dead-letter-exchange": "amq.fanout"}
+    host.declare_queue("q", owner=ME, durable=True, arguments=alternate)
+    for number in range(3):
+        send(host, b"%d" % number)
+    held = host.get("q", owner=ME)
+    assert held is not None
+    store.commit()
+    host.delete_queue("q", owner=ME)
+    host.release([held])
+    store.commit()
+    assert rows(path, "entries") == rows(path, "messages") == 3
+    found = again(store, path).hosts["h"]
+    assert "q" not in found.queues
+    assert [each.body for each in waiting(found, "dead")] == [b"1", b"2", b"0"]
+
+
+@pytest.mark.parametrize("end", ["killed", "killed in a branch", "settled"])
+def test_what_is_held_of_a_deleted_queue_is_an_orphan_after_a_restart(store: Store, path: Path, end: str) -> None:
+    host = store.host("h")
+    host.declare_queue("dead", owner=ME, durable=True)
+    host.bind_queue("dead", "amq.fanout", "", owner=ME)
+    alternate = {ALTERNATE: "amq.fanout", "x-dead-letter-exchange": "amq.fanout"}
+    host.declare_queue("q", owner=ME, durable=True, arguments=alternate)
+    for number in range(3):
+        send(host, b"%d" % number)
+    held = [host.get("q", owner=ME), host.get("q", owner=ME)]
+    entries = [each for each in held if each is not None]
+    xid = Xid(1, b"g", b"b")
+    if end == "killed in a branch":
+        branch, _ = host.branches.start(xid, ME, join=False, now=0)
+        host.branches.accept(branch, entries)
+        host.branches.end(xid, ME, fail=False, suspend=False, now=0)
+        host.branches.prepare(xid, 0)
+    host.delete_queue("q", owner=ME)
+    host.declare_queue("q", owner=ME, durable=True)
+    store.commit()
+    assert rows(path, "queues") == 3
+    if end == "settled":
+        host.accept(entries)
+        store.commit()
+        assert rows(path, "queues") == 2
+    for _ in range(2):  # also what is not decided when the second process ends
+        store = again(store, path)
+    found = store.hosts["h"]
+    if end == "killed in a branch":
+        assert rows(path, "queues") == 3
+        found.branches.rollback(xid)
+        store.commit()
+    assert rows(path, "queues") == 2
+    assert waiting(found) == []
+    orphans = [] if end == "settled" else [b"0", b"1"]
+    assert [each.body for each in waiting(found, "dead")] == [b"2", *orphans]
+    assert rows(path, "entries") == rows(path, "messages") == 1 + len(orphans)
     store.close()
 
 
