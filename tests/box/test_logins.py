@@ -23,6 +23,7 @@ from amqp_core.broker.server import Server
 from amqp_core.errors import AmqpError, AuthenticationFailed, UnauthorizedAccess
 from amqp_spark.options import SourceOptions
 from tests.box.logins_support import PASSWORD, write_users
+from tests.support.process import ends_with_the_test
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -205,9 +206,12 @@ def test_users_of_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "users.json"
     assert run("user", "add", "--users", file, "carol", "--write", ".*", password=f"{PASSWORD}\n").returncode == 0
     command = [*COMMAND, "--port", "0", "--users", str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+        ends_with_the_test(process),
+    ):
         assert process.stdout is not None
-        found = re.fullmatch(r"amqp://127\.0\.0\.1:(\d+)/  users of (.*)\n", process.stdout.readline())
+        found = re.fullmatch(r"amqp://127\.0\.0\.1:(\d+)/%2F  users of (.*)\n", process.stdout.readline())
         assert found is not None
         assert found[2] == str(file)
         options = ConnectOptions(hosts=(("127.0.0.1", int(found[1])),), username="carol", password=PASSWORD)
@@ -248,7 +252,7 @@ def test_elsewhere_than_on_loopback_the_default_login_is_for_this_machine() -> N
         assert process.stdout is not None
         line = process.stdout.readline()
         process.kill()
-    assert re.fullmatch(r"amqp://127\.0\.0\.1:\d+/  user guest, password guest, from this machine only\n", line)
+    assert re.fullmatch(r"amqp://127\.0\.0\.1:\d+/%2F  user guest, password guest, from this machine only\n", line)
 
 
 def test_a_file_of_users_that_is_missing_is_an_error_of_running(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from amqp_core.broker import Broker, running
 from amqp_core.broker.rights import Grants, Patterns
 from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionFailed, UnauthorizedAccess
 from tests.box.logins_support import PASSWORD, write_users
+from tests.support.process import ends_with_the_test
 from tests.support.tls import TlsMaterial
 
 if TYPE_CHECKING:
@@ -162,9 +163,12 @@ def _lock(tls: TlsMaterial) -> None:
 def test_the_command_line_serves_tls(tls: TlsMaterial) -> None:
     files = ("--tls-cert", str(tls.server.cert_file), "--tls-key", str(tls.server.key_file))
     command = [sys.executable, "-m", "amqp_core.broker", "--port", "0", *files]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process,
+        ends_with_the_test(process),
+    ):
         assert process.stdout is not None
-        found = re.fullmatch(r"(amqps://127\.0\.0\.1:\d+/)  user guest, password guest\n", process.stdout.readline())
+        found = re.fullmatch(r"(amqps://127\.0\.0\.1:\d+/)%2F  user guest, password guest\n", process.stdout.readline())
         assert found is not None
         hosts, _, is_tls = parse_url(found[1])
         login: dict[str, Any] = {"username": "guest", "password": "guest"}

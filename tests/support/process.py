@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _WATCH = Path(__file__).with_name("_watch.py")
 
@@ -30,6 +31,16 @@ def die_with_us(pid: int, work_dir: Path | None = None) -> subprocess.Popen[byte
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # this process handles Ctrl-C of the terminal
     )
+
+
+@contextmanager
+def ends_with_the_test(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Kill a process if the test fails meanwhile: ``Popen`` as a context would wait for it for ever."""
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        raise
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 30.0, poll_s: float = 0.02) -> None:
