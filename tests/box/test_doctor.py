@@ -525,6 +525,15 @@ def test_an_unexpected_error_of_one_attempt(
     assert told.status("guarantees", "sink, exactly-once") == "skipped", "not known"
 
 
+@pytest.fixture
+def _sigint_interrupts() -> Iterator[None]:
+    """Also where this process was started in the background of a script, which makes it ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_sigint_interrupts")
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_sigint_prints_what_was_found_so_far(
     doctor: Doctor, amqp_broker: Broker, vhost: str, monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...]
