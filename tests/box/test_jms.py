@@ -16,7 +16,8 @@ CASES: Final = (
     *("address that must exist", "transactions", "client-ack and recover", "dups-ok and no-ack", "listener", "browser"),
     *("temporary queue and reply-to", "temporary topic", "durable subscription", "priorities", "time to live"),
     *("selectors", "selectors of headers", "selectors of topics"),
-    *("exclusive subscription", "large messages and prefetch", "synchronous sends to a full queue", "many sessions"),
+    *("exclusive subscription", "large messages and prefetch", "synchronous sends to a full queue"),
+    *("unroutable messages", "many sessions"),
     *("XA", "failover", "XA, with the broker restarted"),
 )
 

@@ -87,6 +87,7 @@ public final class JmsClient {
         cases.put("exclusive subscription", this::exclusive);
         cases.put("large messages and prefetch", this::largeMessages);
         cases.put("synchronous sends to a full queue", this::fullQueue);
+        cases.put("unroutable messages", this::unroutable);
         cases.put("many sessions", this::manySessions);
         cases.put("XA", this::distributed);
         cases.put("failover", this::failover);
@@ -598,6 +599,23 @@ public final class JmsClient {
             return;
         }
         throw new AssertionError("nothing was refused");
+    }
+
+    /** 0-10 returns nothing: the broker rejects, which this client passes over, or an alternate exchange gets the message. */
+    private void unroutable() throws Exception {
+        Queue returned = session.createQueue("ADDR:jms-returned; {create: always, node: {type: queue, "
+                + "x-bindings: [{exchange: 'amq.fanout', key: returned}]}}");
+        session.createConsumer(returned).close();
+        Queue queue = newQueue("");
+        Connection other = connect("&sync_publish='all'");
+        Session sending = other.createSession(false, Session.AUTO_ACKNOWLEDGE);
+        send(sending, sending.createQueue("ADDR:amq.direct/jms-nobody"), "rejected");
+        send(sending, sending.createTopic("ADDR:jms-returning/jms-nobody; {create: always, node: {type: topic, "
+                + "x-declare: {type: direct, alternate-exchange: 'amq.fanout'}}}"), "returned");
+        send(sending, queue, "sent");
+        other.close();
+        check(drained(queue), List.of("sent"));
+        check(drained(returned), List.of("returned"));
     }
 
     private void manySessions() throws Exception {
