@@ -230,7 +230,7 @@ DIFFERENCES: Final = (
     ),
     Difference(
         BROKER_J_0_10,
-        "a shared queue becomes exclusive whoever consumes from it",
+        "a shared queue can be declared as exclusive although it has consumers",
         {"0-10: declare: exclusively what others consume": "ok"},
     ),
     Difference(

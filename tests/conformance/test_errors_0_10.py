@@ -91,7 +91,10 @@ ACTIONS: dict[str, tuple[Any, object]] = {
     "declare passive: no queue": (lambda peer, name: peer.declare_queue(name("none"), passive=True), (SESSION, 404)),
     "declare: a queue without a name": (lambda peer, name: peer.declare_queue(""), (SESSION, 542)),
     "declare: another's exclusive queue": (lambda peer, name: peer.declare_queue(name("foreign")), (SESSION, 405)),
-    "declare: exclusively what nobody owns": (lambda peer, name: peer.declare_queue(name("q"), exclusive=True), "ok"),
+    "declare: a shared queue without consumers as exclusive": (
+        lambda peer, name: peer.declare_queue(name("q"), exclusive=True),
+        "ok",
+    ),
     "declare: exclusively what others consume": (
         lambda peer, name: peer.declare_queue(name("consumed"), exclusive=True),
         (SESSION, 405),

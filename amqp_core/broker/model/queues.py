@@ -472,7 +472,7 @@ class Queue:
         return self._limits.is_over(backlog.count + 1, backlog.nbytes + size)
 
     def _bury(self, entry: Entry, now: float) -> None:
-        """Make a dead letter of a message that nobody wants, or whose queue is deleted."""
+        """Send a rejected message to the dead-letter exchange; of a deleted queue, only to an alternate exchange."""
         if not self.deleted or self.passes_on:
             self._dead_letters.add(entry.message, self, "rejected", now)
 

@@ -219,7 +219,7 @@ class VirtualHost:
         """Make a queue exclusive that exists, as its owner had it that is gone; it outlives the new owner, too.
 
         Raises:
-            Refused: as ``queue``; RESOURCE_LOCKED (it is shared, and somebody consumes from it).
+            Refused: as ``queue``; RESOURCE_LOCKED (the queue has consumers).
         """
         queue = self.queue(name, owner)
         if queue.exclusive is owner:
@@ -318,8 +318,8 @@ class VirtualHost:
         """Bring back a queue that has outlived a process; if it was exclusive, its owner is gone.
 
         Args:
-            deleted: it was deleted while messages in it were held, and nobody finds it any more. When these are
-                released, they go to its alternate exchange.
+            deleted: the queue was deleted while consumers held messages of it. It has no name any more. Messages that
+                are released go to its alternate exchange.
         """
         return self._make_queue(
             name,

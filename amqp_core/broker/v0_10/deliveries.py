@@ -55,7 +55,7 @@ class Deliveries:
         return [(each, self._browsed[each][0]) for each in ids_among(self._browsed, ranges)]
 
     def acquired(self, taken: Sequence[tuple[int, Entry]]) -> list[Entry]:
-        """What was browsed is held now; return what nobody will accept, since accept-mode is none."""
+        """Hold browsed messages that are acquired; return those of accept-mode none, which the caller settles."""
         done = []
         for command_id, entry in taken:
             _, subscription = self._browsed.pop(command_id)

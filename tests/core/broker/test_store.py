@@ -191,7 +191,8 @@ def test_a_deleted_queue_leaves_nothing_behind(store: Store, path: Path) -> None
     store.close()
 
 
-def test_orphans_are_written_where_they_go(store: Store, path: Path) -> None:
+def with_alternate(store: Store) -> VirtualHost:
+    """A virtual host with three messages in the queue "q", of which "dead" gets the orphans."""
     host = store.host("h")
     host.declare_queue("dead", owner=ME, durable=True)
     host.bind_queue("dead", "amq.fanout", "", owner=ME)
@@ -199,6 +200,11 @@ def test_orphans_are_written_where_they_go(store: Store, path: Path) -> None:
     host.declare_queue("q", owner=ME, durable=True, arguments=alternate)
     for number in range(3):
         send(host, b"%d" % number)
+    return host
+
+
+def test_orphans_are_written_where_they_go(store: Store, path: Path) -> None:
+    host = with_alternate(store)
     held = host.get("q", owner=ME)
     assert held is not None
     store.commit()
@@ -213,13 +219,7 @@ def test_orphans_are_written_where_they_go(store: Store, path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["killed", "killed in a branch", "settled"])
 def test_what_is_held_of_a_deleted_queue_is_an_orphan_after_a_restart(store: Store, path: Path, end: str) -> None:
-    host = store.host("h")
-    host.declare_queue("dead", owner=ME, durable=True)
-    host.bind_queue("dead", "amq.fanout", "", owner=ME)
-    alternate = {ALTERNATE: "amq.fanout", "x-dead-letter-exchange": "amq.fanout"}
-    host.declare_queue("q", owner=ME, durable=True, arguments=alternate)
-    for number in range(3):
-        send(host, b"%d" % number)
+    host = with_alternate(store)
     held = [host.get("q", owner=ME), host.get("q", owner=ME)]
     entries = [each for each in held if each is not None]
     xid = Xid(1, b"g", b"b")
