@@ -19,6 +19,12 @@ LEVEL: Final = 1.3
 """The time per accept counts as level up to this many times the best one."""
 STEEP: Final = 1.6
 """The time per accept counts as risen from this many times the best one on."""
+SHORT_SECONDS: Final = 0.4
+"""A transaction of this time may have twice the accepts: even where time is quadratic, it then takes 1.6 s at most."""
+HELPS: Final = 1.25
+"""Half the accepts have helped if one of them takes less time by this factor."""
+_TRIES: Final = 3
+"""After so many transactions with half the accepts it is known whether they have helped."""
 _LEAST_SHARE: Final = 0.5
 """A transaction is measured if it has at least this share of the bound."""
 _FORGET: Final = 1.02
@@ -71,8 +77,9 @@ class CommitPace:
     """Number of messages that one transaction accepts: a broker's time per accept may grow with that number.
 
     The time of qpidd's linear store is quadratic in the accepts of a transaction; that of Broker-J and of stores in
-    memory is not. So the number (``limit``) follows the measured times: it grows while the time per accept stays level,
-    and shrinks when that rises.
+    memory is not. So the number (``limit``) follows the measured times: it grows while transactions are short or the
+    time per accept stays level, and shrinks when that rises. Where half the accepts do not make it fall again, the
+    broker is busy with something else, or the best time was measured while it was idle: then the number grows back.
     """
 
     def __init__(self) -> None:
@@ -81,6 +88,10 @@ class CommitPace:
         self._rests = 0
         """Full transactions to wait for before the bound may grow again."""
         self._rest = 1
+        self._risen_s = 0.0
+        """The time per accept for which the bound was halved; 0: it was not, or that has helped."""
+        self._halved_s: list[float] = []
+        """Times per accept since then."""
 
     def committed(self, accepts: int, seconds: float) -> None:
         """Record a transaction: its number of accepts and its duration in seconds."""
@@ -89,10 +100,27 @@ class CommitPace:
         each_s = seconds / accepts
         best_s = each_s if self._best_s is None else min(each_s, self._best_s * _FORGET)
         self._best_s = best_s
-        if each_s > STEEP * best_s:
+        short = seconds <= SHORT_SECONDS
+        if self._was_in_vain(each_s):
+            self._best_s = min(self._halved_s)
+            self._rests, self._rest, self._risen_s = 0, 1, 0.0
+            self.limit *= 2
+        elif each_s > STEEP * best_s and not short and self.limit > FIRST_ACCEPTS:
             self.limit = max(FIRST_ACCEPTS, self.limit // 2)
             self._rests, self._rest = self._rest, min(64, 2 * self._rest)
+            self._risen_s, self._halved_s = each_s, []
         elif self._rests > 0:
             self._rests -= 1
-        elif each_s <= LEVEL * best_s:
-            self.limit = min(MOST_ACCEPTS, 2 * self.limit)
+        elif short or each_s <= LEVEL * best_s:
+            self.limit, self._risen_s = min(MOST_ACCEPTS, 2 * self.limit), 0.0
+
+    def _was_in_vain(self, each_s: float) -> bool:
+        """Whether the bound was halved, and accepts take no less time since."""
+        if not self._risen_s:
+            return False
+        self._halved_s.append(each_s)
+        if len(self._halved_s) < _TRIES:
+            return False
+        if min(self._halved_s) * HELPS < self._risen_s:
+            self._risen_s = 0.0
+        return self._risen_s > 0
