@@ -149,7 +149,7 @@ class Inbox:
                 return
             try:
                 report = json.loads(data)
-            except ValueError:
+            except (ValueError, RecursionError):  # the second one of deep nesting
                 continue
             if isinstance(report, dict):
                 yield report

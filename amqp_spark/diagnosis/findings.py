@@ -127,9 +127,15 @@ class Report:
         *,
         exit_code: int = EXIT_BROKER,
     ) -> None:
-        """Add a finding of any status; ``exit_code`` counts for errors."""
+        """Add a finding of any status; ``exit_code`` counts for errors.
+
+        A broker, or a certificate, may have chosen parts of the texts: they must not move the cursor of a terminal, nor
+        look like further findings.
+        """
         code = exit_code if status is Status.ERROR else EXIT_DONE
-        self.findings.append(Finding(section, name, status, str(value), advice, code))
+        self.findings.append(
+            Finding(printable(section), printable(name), status, printable(str(value)), printable(advice), code)
+        )
 
     @property
     def exit_code(self) -> int:
@@ -220,6 +226,11 @@ def told(error: BaseException) -> tuple[str, str]:
     text = text[len(name) + len("[] ") :]
     problem, _, remedy = text.rpartition(". ")
     return (problem, remedy.removesuffix(".")) if problem else (text.removesuffix("."), "")
+
+
+def printable(text: str) -> str:
+    """The text with control characters, line ends among them, as escape sequences of Python."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def listed(words: Iterable[object]) -> str:

@@ -77,8 +77,10 @@ def _source(
     if not (capabilities.local_transactions and capabilities.binding_queries):
         value = "no: the broker is not known to keep local transactions whole, or cannot be asked for bindings"
         _not_offered(report, name, value, "Use AMQP 0-10, Broker-J, or RabbitMQ", wanted=wanted)
-    elif rights.local_transactions is False or rights.declare is False:
-        value = "no: the login may not use local transactions, or declare queues"
+    elif False in (rights.local_transactions, rights.declare, rights.own_queues):
+        value = (
+            "no: the login may not use local transactions, or may not declare queues, write to them or read from them"
+        )
         _not_offered(report, name, value, "Let it be granted the rights of docs/operations.md", wanted=wanted)
     elif rights.local_transactions is None:
         report.skip(SECTION, name, "not known: local transactions could not be tried")
@@ -92,8 +94,11 @@ def _sink(report: Report, capabilities: Capabilities, rights: Rights, *, wanted:
         value = "no: the protocol has no distributed transactions"
         advice = "Use at-least-once with stableMessageId, and let consumers drop what comes twice; or AMQP 0-10"
         _not_offered(report, name, value, advice, wanted=wanted)
-    elif rights.distributed_transactions is False or rights.declare is False:
-        value = "no: the login may not use distributed transactions, or declare queues"
+    elif False in (rights.distributed_transactions, rights.declare, rights.own_queues):
+        value = (
+            "no: the login may not use distributed transactions, or may not declare queues, write to them or read "
+            "from them"
+        )
         _not_offered(report, name, value, "Let it be granted the rights of docs/operations.md", wanted=wanted)
     elif rights.distributed_transactions is None:
         report.skip(SECTION, name, "not known: distributed transactions could not be tried")

@@ -59,6 +59,8 @@ class Rights:
     declare: bool | None = None
     local_transactions: bool | None = None
     distributed_transactions: bool | None = None
+    own_queues: bool | None = None
+    """To write to queues of its own, and to read from them."""
     read: bool | None = None
     """Of all queues of the user."""
     write: bool | None = None
@@ -110,9 +112,10 @@ def examine(report: Report, site: Site, capabilities: Capabilities, queue_types:
     """
     need = needed(site, capabilities, queue_types)
     declare = _try(report, site, _DECLARE, need)
+    of_own: list[bool | None] = []
     for attempt in (_WRITE, _READ):
         if declare:
-            _try(report, site, attempt, need)
+            of_own.append(_try(report, site, attempt, need))
         else:
             report.skip(SECTION, attempt.name, _NO_QUEUE)
     local = distributed = None
@@ -128,7 +131,7 @@ def examine(report: Report, site: Site, capabilities: Capabilities, queue_types:
         distributed = _try(report, site, _DISTRIBUTED, need)
     else:
         report.skip(SECTION, _DISTRIBUTED.name, _NO_QUEUE)
-    return Rights(declare, local, distributed, *_examine_own(report, site))
+    return Rights(declare, local, distributed, _all(of_own), *_examine_own(report, site))
 
 
 def _try(report: Report, site: Site, attempt: Attempt, need: Need) -> bool | None:

@@ -151,7 +151,7 @@ class Metrics(StreamingQueryListener):
         """See StreamingQueryListener."""
         with self._lock:
             series = self._series(event.id, event.name)
-            series.begin(str(event.id))
+            series.begin(str(event.id), str(event.runId))
             series.seen = time.time()
 
     @_harmless
@@ -160,7 +160,7 @@ class Metrics(StreamingQueryListener):
         reading = read_progress(event.progress)
         with self._lock:
             series = self._series(event.progress.id, event.progress.name)
-            series.query_id, series.seen = reading.query_id, time.time()
+            series.seen = time.time()
             self._receive()  # Spark sends this event after the sink has reported the batch
             series.add(reading)
 
@@ -170,7 +170,7 @@ class Metrics(StreamingQueryListener):
         with self._lock:
             self._receive()
             for series in self._queries.values():
-                if series.query_id == str(event.id):
+                if series.is_of(str(event.id), str(event.runId)):
                     series.idle, series.seen = True, time.time()
 
     @_harmless
@@ -180,8 +180,9 @@ class Metrics(StreamingQueryListener):
             self._receive()
             for series in self._queries.values():
                 if series.query_id == str(event.id):
-                    series.active, series.ended = False, time.monotonic()
                     series.totals.failures += event.exception is not None
+                if series.is_of(str(event.id), str(event.runId)):
+                    series.active, series.ended = False, time.monotonic()
 
     # --- inside
 

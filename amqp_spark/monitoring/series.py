@@ -19,6 +19,8 @@ TREND_BATCHES: Final = 30
 """The trend of the backlog is that of the last batches within this time, at most so many."""
 SINK_COUNTS: Final = ("messages", "bytes", "retries", "resent", "discarded", "committed", "rolledBack")
 """Keys of a report of the sink that are counts."""
+MOST_RUNS: Final = 4
+"""Runs of one query whose last counts are kept: their progress may still come."""
 MOST_REPORTS: Final = 1000
 """Most reports of the sink whose batch has not shown yet: where Spark drops events, it never does."""
 
@@ -93,13 +95,20 @@ class QuerySeries:
         self.batches: deque[Batch] = deque(maxlen=most_batches)
         self.totals = Totals()
         self._run: str | None = None
-        self._before: dict[str, QueueReading] = {}
+        self._begun = False
+        """Whether its begin was seen: then no other run than the one that has begun goes on."""
+        self._before: dict[str, dict[str, QueueReading]] = {}
+        """By run and queue: Spark may deliver events of a run after the next one has begun."""
         self._reports: deque[Mapping[str, Any]] = deque(maxlen=MOST_REPORTS)
         """Those of batches whose progress event has not come yet: Spark may deliver events late."""
 
-    def begin(self, query_id: str) -> None:
+    def begin(self, query_id: str, run_id: str) -> None:
         """A run begins."""
-        self.query_id, self.active, self.idle, self._run = query_id, True, False, None
+        self.query_id, self.active, self.idle, self._run, self._begun = query_id, True, False, run_id, True
+
+    def is_of(self, query_id: str, run_id: str) -> bool:
+        """Whether an event of this query and run is about the run that goes on, as far as is known."""
+        return self.query_id == query_id and self._run in (None, run_id)
 
     @property
     def current(self) -> Batch | None:
@@ -110,14 +119,13 @@ class QuerySeries:
     def add(self, reading: Reading) -> Batch:
         """Add a batch."""
         self.idle = False
-        if reading.run_id != self._run:  # another reader, which counts from 0
-            self._run, self._before = reading.run_id, {}
-        self.query_id = reading.query_id
+        if not self._begun:
+            self._run, self.query_id = reading.run_id, reading.query_id
         trend, sink = self._trend(reading), self._reported(reading.batch)
         batch = Batch(
             reading=reading,
             rows_out=reading.rows_out if reading.rows_out is not None else sink.get("messages"),
-            queues=tuple(self._since(queue) for queue in reading.queues),
+            queues=tuple(self._since(queue, reading.run_id) for queue in reading.queues),
             sink=sink,
             backlog_per_s=trend,
             drain_s=drain_seconds(total(queue.backlog for queue in reading.queues), trend),
@@ -140,9 +148,12 @@ class QuerySeries:
             self._reports.remove(report)
         return {key: sum(_count(report, key) for report in ours) for key in SINK_COUNTS} if ours else {}
 
-    def _since(self, queue: QueueReading) -> QueueReading:
-        """The reading with counts since the one before."""
-        before, self._before[queue.queue] = self._before.get(queue.queue), queue
+    def _since(self, queue: QueueReading, run_id: str) -> QueueReading:
+        """The reading with counts since the one before of the same run: each has a reader, which counts from 0."""
+        if run_id not in self._before and len(self._before) >= MOST_RUNS:
+            del self._before[next(iter(self._before))]
+        of_run = self._before.setdefault(run_id, {})
+        before, of_run[queue.queue] = of_run.get(queue.queue), queue
         if before is None:
             return queue
         more: dict[str, Any] = {}

@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from contextlib import closing, contextmanager
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -499,6 +500,29 @@ def test_a_login_that_may_not_declare_locks(types: dict[str, str], status: str, 
     assert text in found.value
     is_needed = "declare" in rights.needed(site, RABBITMQ, types).now
     assert is_needed == ("lock" in text)
+
+
+def test_a_login_that_may_not_read_queues_of_its_own_has_no_exactly_once() -> None:
+    report = Report("here")
+    site = Site(ConnectOptions(hosts=(("h", 1),)), queues=("a",), exactly_once=True)
+    able = Capabilities(**{field.name: field.name != "counts_deliveries" for field in fields(Capabilities)})
+    found = rights.Rights(declare=True, local_transactions=True, distributed_transactions=True, own_queues=False)
+    guarantees.examine(report, site, able, found, {})
+    for name in ("source, exactly-once", "sink, exactly-once"):
+        finding = report.of("guarantees", name)
+        assert finding is not None
+        assert finding.value.startswith("no: "), name
+
+
+def test_texts_of_a_broker_do_not_move_the_cursor_or_look_like_findings() -> None:
+    report = Report("here")
+    report.ok("broker", "product", "\x1b[2Jhacked\n  ✓ login everything is fine\x9b")
+    report.fail("broker", "answer", "é", "line\r")
+    assert [line for line in report.lines() if "login" in line] == [
+        "  ✓ product  \\x1b[2Jhacked\\n  ✓ login everything is fine\\x9b"
+    ]
+    assert all(line.isprintable() for line in report.lines())
+    assert "é" in report.json()
 
 
 def test_a_queue_whose_type_the_login_may_not_learn() -> None:

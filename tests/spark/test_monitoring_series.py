@@ -7,8 +7,10 @@ import logging
 import math
 import socket
 import sys
+import tempfile
 import uuid
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -31,7 +33,6 @@ from amqp_spark.sink.statistics import Statistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 ID, RUN, OTHER_RUN = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
 
@@ -74,8 +75,8 @@ def started(name: str | None = "copied", run: str = RUN, query: str = ID) -> Que
     return QueryStartedEvent(uuid.UUID(query), uuid.UUID(run), name, "2026-01-01T00:00:00.000Z", set())
 
 
-def terminated(exception: str | None = None, query: str = ID) -> QueryTerminatedEvent:
-    return QueryTerminatedEvent(uuid.UUID(query), uuid.UUID(RUN), exception, None)
+def terminated(exception: str | None = None, query: str = ID, run: str = RUN) -> QueryTerminatedEvent:
+    return QueryTerminatedEvent(uuid.UUID(query), uuid.UUID(run), exception, None)
 
 
 def exported(metrics: Metrics) -> dict[str, float]:
@@ -220,6 +221,35 @@ def test_a_query_that_has_ended_keeps_its_counters_only(metrics: Metrics) -> Non
     metrics.onQueryProgress(progress(0, {"a": queue(5, oldestSeconds=1.0)}, run=OTHER_RUN))
     assert exported(metrics)['amqp_spark_source_oldest_unaccepted_seconds{query="copied",queue="a"}'] == 1
     assert len(metrics.history()) == 2
+
+
+def test_events_of_a_run_that_come_after_the_next_one_has_begun(metrics: Metrics) -> None:
+    """Spark tells of the begin of a run at once, and of all else by a queue."""
+    metrics.onQueryStarted(started())
+    metrics.onQueryProgress(progress(0, {"a": queue(5, received=1000)}))
+    metrics.onQueryStarted(started(run=OTHER_RUN))
+    metrics.onQueryProgress(progress(0, {"a": queue(3, received=4)}, run=OTHER_RUN))
+    metrics.onQueryProgress(progress(1, {"a": queue(5, received=1006)}))
+    metrics.onQueryTerminated(terminated("it broke"))
+    metrics.onQueryProgress(progress(1, {"a": queue(2, received=5)}, run=OTHER_RUN))
+    found = exported(metrics)
+    assert found['amqp_spark_source_received_messages_total{query="copied",queue="a"}'] == 1006 + 5
+    assert found['amqp_spark_query_active{query="copied"}'] == 1
+    assert found['amqp_spark_source_backlog_messages{query="copied",queue="a"}'] == 2
+    assert found['amqp_spark_query_failures_total{query="copied"}'] == 1
+    metrics.onQueryTerminated(terminated(run=OTHER_RUN))
+    assert exported(metrics)['amqp_spark_query_active{query="copied"}'] == 0
+
+
+def test_a_report_that_nests_deeply_is_passed_over(metrics: Metrics) -> None:
+    reports.send({"kind": "sink", "query": ID, "batch": 0, "messages": 5})
+    inbox = next(Path(tempfile.gettempdir()).glob("amqp-spark-*/*"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.sendto(b"[" * 8000, str(inbox))
+    reports.send({"kind": "sink", "query": ID, "batch": 0, "messages": 6})
+    metrics.onQueryStarted(started())
+    metrics.onQueryProgress(progress(0, {"a": queue(1)}))
+    assert exported(metrics)['amqp_spark_sink_messages_total{query="copied"}'] == 11
 
 
 def test_the_query_that_ended_first_makes_room(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
