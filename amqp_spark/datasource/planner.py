@@ -101,7 +101,7 @@ class CommitPace:
         best_s = each_s if self._best_s is None else min(each_s, self._best_s * _FORGET)
         self._best_s = best_s
         short = seconds <= SHORT_SECONDS
-        if self._was_in_vain(each_s):
+        if self._halved_in_vain(each_s):
             self._best_s = min(self._halved_s)
             self._rests, self._rest, self._risen_s = 0, 1, 0.0
             self.limit *= 2
@@ -114,8 +114,8 @@ class CommitPace:
         elif short or each_s <= LEVEL * best_s:
             self.limit, self._risen_s = min(MOST_ACCEPTS, 2 * self.limit), 0.0
 
-    def _was_in_vain(self, each_s: float) -> bool:
-        """Whether the bound was halved, and accepts take no less time since."""
+    def _halved_in_vain(self, each_s: float) -> bool:
+        """Record a time per accept after the bound was halved; return whether halving is known to be in vain."""
         if not self._risen_s:
             return False
         self._halved_s.append(each_s)

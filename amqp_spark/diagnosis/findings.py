@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from amqp_core.error_conditions import condition_of
 from amqp_core.errors import AmqpError
 from amqp_spark.cli.errors import EXIT_BROKER, EXIT_DONE, EXIT_FAILED
+from amqp_spark.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -226,11 +227,6 @@ def told(error: BaseException) -> tuple[str, str]:
     text = text[len(name) + len("[] ") :]
     problem, _, remedy = text.rpartition(". ")
     return (problem, remedy.removesuffix(".")) if problem else (text.removesuffix("."), "")
-
-
-def printable(text: str) -> str:
-    """The text with control characters, line ends among them, as escape sequences of Python."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def listed(words: Iterable[object]) -> str:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from amqp_spark.diagnosis.site import Site
 
 SECTION: Final = "guarantees"
+_NO_RIGHTS: Final = (
+    "no: the login may not use {} transactions, or may not declare queues, write to them or read from them"
+)
 
 
 def examine(
@@ -78,9 +81,7 @@ def _source(
         value = "no: the broker is not known to keep local transactions whole, or cannot be asked for bindings"
         _not_offered(report, name, value, "Use AMQP 0-10, Broker-J, or RabbitMQ", wanted=wanted)
     elif False in (rights.local_transactions, rights.declare, rights.own_queues):
-        value = (
-            "no: the login may not use local transactions, or may not declare queues, write to them or read from them"
-        )
+        value = _NO_RIGHTS.format("local")
         _not_offered(report, name, value, "Let it be granted the rights of docs/operations.md", wanted=wanted)
     elif rights.local_transactions is None:
         report.skip(SECTION, name, "not known: local transactions could not be tried")
@@ -95,10 +96,7 @@ def _sink(report: Report, capabilities: Capabilities, rights: Rights, *, wanted:
         advice = "Use at-least-once with stableMessageId, and let consumers drop what comes twice; or AMQP 0-10"
         _not_offered(report, name, value, advice, wanted=wanted)
     elif False in (rights.distributed_transactions, rights.declare, rights.own_queues):
-        value = (
-            "no: the login may not use distributed transactions, or may not declare queues, write to them or read "
-            "from them"
-        )
+        value = _NO_RIGHTS.format("distributed")
         _not_offered(report, name, value, "Let it be granted the rights of docs/operations.md", wanted=wanted)
     elif rights.distributed_transactions is None:
         report.skip(SECTION, name, "not known: distributed transactions could not be tried")

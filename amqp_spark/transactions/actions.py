@@ -11,12 +11,13 @@ from amqp_core.error_conditions import reason
 from amqp_core.errors import NotFound, ResourceLocked, TransactionFailed, UnauthorizedAccess
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import StateError
+from amqp_spark.printable import printable
 from amqp_spark.state.names import lock_queue
 from amqp_spark.state.xids import parse_branch
 from amqp_spark.transactions.branch_status import DECIDED, FOREIGN, ORPHAN, UNDECIDED, UNKNOWN, find_writer, identified
 from amqp_spark.transactions.browse import WAIT_SECONDS, browse
 from amqp_spark.transactions.consumer_status import look_at_consumer
-from amqp_spark.transactions.report import printable, quoted
+from amqp_spark.transactions.report import quoted
 from amqp_spark.transactions.writer_status import look_at_writer
 
 if TYPE_CHECKING:

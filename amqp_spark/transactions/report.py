@@ -9,6 +9,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from amqp_spark.printable import printable
 from amqp_spark.state.records import OPEN, stored
 from amqp_spark.transactions.branch_status import MEANINGS
 
@@ -23,11 +24,6 @@ if TYPE_CHECKING:
 
 
 _NUMBER: Final = re.compile("[0-9,]+|-")
-
-
-def printable(text: str) -> str:
-    """Escape a text so that it cannot control a terminal."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def quoted(text: str) -> str:

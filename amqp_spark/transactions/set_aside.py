@@ -21,12 +21,13 @@ from amqp_spark.arrow.decode import DEFAULT_CORRUPT_COLUMN, Chunk, ColumnPlan, s
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.options import PERMISSIVE
+from amqp_spark.printable import printable
 from amqp_spark.spool.spool import Spool
 from amqp_spark.state.queue import StateQueue, loaded, unreadable
 from amqp_spark.state.records import ConsumerState
 from amqp_spark.transactions.actions import in_use, locked
 from amqp_spark.transactions.consumer_status import look_at_consumer
-from amqp_spark.transactions.report import printable, quoted
+from amqp_spark.transactions.report import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

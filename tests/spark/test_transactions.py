@@ -14,6 +14,7 @@ from amqp_core.api import Xid
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import QueueQueryResult
 from amqp_spark.cli import EXIT_BROKER, EXIT_OPTIONS
+from amqp_spark.printable import printable
 from amqp_spark.sink.prepared_transactions import PreparedBranch as Marker
 from amqp_spark.state.names import WRITER, Names, hashed, lock_queue, state_queue
 from amqp_spark.state.records import DONE, OPEN, DecidedBranch, WriterState
@@ -203,7 +204,7 @@ def test_the_lines_of_branches_fit_a_terminal_and_have_each_xid_whole_on_its_own
 
 @given(st.text())
 def test_no_text_moves_the_cursor(text: str) -> None:
-    assert report.printable(text).isprintable()
+    assert printable(text).isprintable()
 
 
 @pytest.mark.parametrize(
