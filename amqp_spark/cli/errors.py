@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from amqp_core import errors as core_errors
 from amqp_core.errors import AmqpError
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import AmqpSparkError, OptionError, PublishFailed, SchemaError, UnsupportedModeError
+from amqp_spark.printable import printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,6 +115,13 @@ def fail(program: str, error: BaseException) -> int:
         text, code = str(error), EXIT_OPTIONS
     else:
         text, code = explain(error)
-    sys.stderr.write(f"{program}: error: {text}\n")
-    sys.stderr.flush()
+    tell(program, f"error: {text}")
     return code
+
+
+def tell(program: str, text: str) -> None:
+    """Print what ended the program on standard error, if anyone can still read it: texts of a broker cannot control
+    the terminal."""
+    with suppress(OSError):
+        sys.stderr.write(f"{program}: {printable_lines(text)}\n")
+        sys.stderr.flush()

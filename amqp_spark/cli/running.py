@@ -6,9 +6,10 @@ import signal
 import sys
 import time
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from amqp_spark.cli.errors import EXIT_DONE, explain, fail
+from amqp_spark.cli.errors import EXIT_DONE, explain, fail, tell
 from amqp_spark.cli.watching import check_watching
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def job(
                 return fail(program, error)
             # a signal to the whole process group also ends the JVM: later failures are expected
             name = signal.Signals(signals.received).name
-            sys.stderr.write(f"{program}: stopped by {name} before it was done: {explain(error)[0]}\n")
+            tell(program, f"stopped by {name} before it was done: {explain(error)[0]}")
             return signals.exit_code or EXIT_DONE
 
 
@@ -90,7 +91,11 @@ _GOES_BACK = "messages that were not accepted return to their queues"
 
 
 def follow(query: StreamingQuery, signals: Signals, progress: Progress, *, rest: str = _GOES_BACK) -> int:
-    """Show progress until the query ends or a signal comes; stop it cleanly, and report the fate of the ``rest``."""
+    """Show progress until the query ends or a signal comes; stop it cleanly, and report the fate of the ``rest``.
+
+    Raises:
+        OSError: standard error can no longer be written, such as a pipe whose reader has ended. The query is stopped.
+    """
     try:
         while signals.received is None:
             ended = query.awaitTermination(_POLL_SECONDS)
@@ -102,6 +107,10 @@ def follow(query: StreamingQuery, signals: Signals, progress: Progress, *, rest:
         progress.update(query)
         name = signal.Signals(signals.received).name
         progress.say(f"stopped by {name} in {time.monotonic() - stopping:.1f} s; {rest}")
+    except OSError:
+        with suppress(Exception):  # the JVM may be what is gone
+            query.stop()
+        raise
     finally:
         progress.close()
     return signals.exit_code or EXIT_DONE

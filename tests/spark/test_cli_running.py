@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from amqp_core.errors import AmqpError
 from amqp_spark import cli
 from amqp_spark.cli.running import SAME_SECONDS
 from tests.support.process import wait_until
@@ -154,3 +156,47 @@ def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatc
         wait_until(lambda: bool(ended), "the second signal", 10)
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert ended == [signal.SIGTERM]
+
+
+class Query:
+    """The part of a streaming query that :func:`cli.follow` uses: one batch of three rows, and no end."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        sink = SimpleNamespace(numOutputRows=3)
+        batch = SimpleNamespace(batchId=0, numInputRows=3, processedRowsPerSecond=1.0, sources=[], sink=sink)
+        self.recentProgress = [batch]
+
+    def awaitTermination(self, _: float) -> bool:
+        return False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class Closed(io.StringIO):
+    """A pipe whose reader has ended."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def test_a_query_whose_progress_cannot_be_written_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    query: Any = Query()
+    with cli.Signals() as signals, pytest.raises(BrokenPipeError):
+        cli.follow(query, signals, cli.Progress(Closed()))
+    assert query.stopped
+
+    def broken(_: argparse.Namespace, signals: cli.Signals) -> int:
+        return cli.follow(query, signals, cli.Progress(Closed()))
+
+    monkeypatch.setattr("sys.stderr", Closed())
+    assert job(broken) == 1
+
+
+def test_an_error_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(_: argparse.Namespace, __: cli.Signals) -> int:
+        raise AmqpError("the broker says \x1b[2Jnothing\r\nname: all is well")
+
+    assert job(refused) == 3
+    assert capsys.readouterr().err == "name: error: the broker says \\x1b[2Jnothing\\r\nname: all is well\n"

@@ -1,6 +1,9 @@
 """Arrow arrays from byte positions: a whole column at once, with the rows that do not fit and the reasons.
 
-Every function returns the array, null in the rows that do not fit, and ``{row: reason}`` of those rows.
+Most functions return the array, null in the rows that do not fit, and ``{row: reason}`` of those rows.
+
+The usual columns are made without ``pa.array()``, ``pa.scalar()`` and ``to_numpy()`` of Arrow: the first call of each
+imports pandas, for which a new worker needs longer than for its first batch.
 """
 
 from __future__ import annotations
@@ -54,9 +57,39 @@ def buffer(values: npt.NDArray[Any]) -> pa.Buffer:
     return pa.py_buffer(cast("Any", values.reshape(-1)))
 
 
+def from_numpy(values: npt.NDArray[Any], null: Mask | None = None) -> Array:
+    """Numbers or booleans as a column of their type, NULL where ``null`` is set."""
+    validity = None if null is None else buffer(np.packbits(~null, bitorder="little"))
+    data = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [validity, buffer(data)])
+
+
+def to_numpy(column: Array) -> npt.NDArray[Any]:
+    """The values of a column of numbers or booleans without NULL."""
+    kind, rows, offset = column.type, len(column), column.offset
+    data = column.buffers()[1]
+    raw = np.frombuffer(b"" if data is None else cast("Any", data), np.uint8)
+    if pa.types.is_boolean(kind):
+        return np.unpackbits(raw, count=offset + rows, bitorder="little")[offset:].view(np.bool_)
+    width = kind.bit_width // 8
+    values: npt.NDArray[Any] = raw[offset * width : (offset + rows) * width].view(kind.to_pandas_dtype())
+    return values
+
+
+def single(text: str) -> Array:
+    """A column of one row with this text, as STRING; its item is a scalar."""
+    data = text.encode()
+    return pa.Array.from_buffers(pa.string(), 1, [None, buffer(np.array((0, len(data)), np.int32)), pa.py_buffer(data)])
+
+
+def repeated(text: str, rows: int, null: Mask | None = None) -> Array:
+    """The same text in every row, NULL where ``null`` is set, as STRING."""
+    return take(single(text), np.zeros(rows, np.int64), null)
+
+
 def take(column: Array, rows: Positions, null: Mask | None = None) -> Array:
     """Select rows of a column of any type, NULL where ``null`` is set."""
-    return column.take(cast("Any", pa.array(rows, mask=null)))
+    return column.take(cast("Any", from_numpy(rows, null)))
 
 
 def nulls(rows: int, kind: pa.DataType) -> Column:
@@ -123,7 +156,7 @@ def integers(values: Positions, absent: Mask | None, kind: pa.DataType) -> Colum
             errors[row] = f"{values[row]} does not fit {_SQL[kind.bit_width]}"
         absent = merged(absent, wrong)
     native = values.astype(kind.to_pandas_dtype())
-    return pa.array(native, kind, mask=absent), errors
+    return from_numpy(native, absent), errors
 
 
 def unsigned(values: npt.NDArray[np.uint64], absent: Mask | None, kind: pa.DataType) -> Column:
@@ -141,7 +174,7 @@ def times(number: Positions, absent: Mask | None, kind: pa.DataType, unit: str) 
     if unit == "auto" and absent is None and len(number):
         least, most = number.min(), number.max()
         if least > AUTO_MILLISECONDS and most <= LATEST_SECONDS * 1000 + 999:  # the usual times
-            return pa.array(number * 1000, pa.int64()).cast(kind), {}
+            return from_numpy(number * 1000).cast(kind), {}
     milliseconds = np.abs(number) > AUTO_MILLISECONDS if unit == "auto" else np.full(len(number), unit == "ms")
     factor = np.where(milliseconds, 1000, 1_000_000)
     wrong = number > np.where(milliseconds, LATEST_SECONDS * 1000 + 999, LATEST_SECONDS)
@@ -150,7 +183,7 @@ def times(number: Positions, absent: Mask | None, kind: pa.DataType, unit: str) 
         wrong &= ~absent
     errors = {row: f"{number[row]} is no time of the years 1 to 9999" for row in np.flatnonzero(wrong).tolist()}
     mask = merged(absent, wrong)
-    return pa.array(number * factor, pa.int64(), mask=mask).cast(kind), errors
+    return from_numpy(number * factor, mask).cast(kind), errors
 
 
 def uuid_text(raw: npt.NDArray[np.uint8], absent: Mask | None) -> Array:

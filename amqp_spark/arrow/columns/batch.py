@@ -148,9 +148,9 @@ Build: TypeAlias = Callable[[Batch], "Column"]
 def general(name: str) -> Build | None:
     """The function of a column that is no part of the message; ``None`` for any other."""
     if name == "queue":
-        return lambda batch: (pa.repeat(pa.scalar(batch.queue, pa.string()), batch.rows), {})
+        return lambda batch: (arrays.repeated(batch.queue, batch.rows), {})
     if name == "position":
-        return lambda batch: (pa.array(np.arange(batch.position, batch.position + batch.rows)), {})
+        return lambda batch: (arrays.from_numpy(np.arange(batch.position, batch.position + batch.rows)), {})
     return None
 
 
@@ -174,7 +174,7 @@ def property_builder(wanted: Property, kind: t.DataType, arrow: pa.DataType, uni
 
 def _bit(batch: Batch, wanted: Property) -> Column:
     values, absent = batch.bit(wanted)
-    return pa.array(values, pa.bool_(), mask=absent), {}
+    return arrays.from_numpy(values, absent), {}
 
 
 def _number(batch: Batch, wanted: Property, arrow: pa.DataType) -> Column:
@@ -304,13 +304,13 @@ def _struct(  # functools.partial presets its last arguments
         for row, why in wrong.items():
             errors.setdefault(row, f"{field.name}: {why}")
         if not field.nullable and column.null_count:
-            missing = column.is_null().to_numpy(zero_copy_only=False)
+            missing = arrays.to_numpy(column.is_null())
             if absent is not None:
                 missing &= ~absent
             for row in np.flatnonzero(missing).tolist():
                 errors.setdefault(row, f"{field.name}: absent, and NOT NULL was asked for")
         columns.append(column)
-    mask = None if absent is None else pa.array(absent)
+    mask: Any = None if absent is None else arrays.from_numpy(absent)
     return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors
 
 

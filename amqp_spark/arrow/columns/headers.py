@@ -283,12 +283,12 @@ def _uniform(wire: Wire, at: Positions, absent: Mask | None, number: int, target
             column, errors = arrays.integers(values.astype(np.int64), absent, arrow)
         return column, {row: f"{name_of(number)} {reason}" for row, reason in errors.items()}
     if number == code.DOUBLE and isinstance(kind, t.DoubleType):
-        return pa.array(wire.read(">f8", at).astype(np.float64), arrow, mask=absent), {}
+        return arrays.from_numpy(wire.read(">f8", at).astype(np.float64), absent), {}
     if number == code.FLOAT and isinstance(kind, t.DoubleType | t.FloatType):
         native = np.float64 if isinstance(kind, t.DoubleType) else np.float32
-        return pa.array(wire.read(">f4", at).astype(native), arrow, mask=absent), {}
+        return arrays.from_numpy(wire.read(">f4", at).astype(native), absent), {}
     if number == code.BOOLEAN and isinstance(kind, t.BooleanType):
-        return pa.array(wire.size(1, at) != 0, arrow, mask=absent), {}
+        return arrays.from_numpy(wire.size(1, at) != 0, absent), {}
     width = TEXT_SIZES.get(number)
     if width is not None and isinstance(kind, t.StringType | t.BinaryType):
         raw = arrays.binary(wire, at + width, at + width + wire.size(width, at), absent)

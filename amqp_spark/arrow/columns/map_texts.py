@@ -62,7 +62,7 @@ def _twice(rows: Positions, keys: Array) -> bool:
     if not len(rows):
         return False
     encoded = keys.dictionary_encode()
-    pairs = np.sort(rows * len(encoded.dictionary) + encoded.indices.to_numpy().astype(np.int64), kind="stable")
+    pairs = np.sort(rows * len(encoded.dictionary) + arrays.to_numpy(encoded.indices).astype(np.int64), kind="stable")
     return bool((pairs[1:] == pairs[:-1]).any())
 
 
@@ -100,7 +100,7 @@ def _float_texts(values: npt.NDArray[np.float64]) -> Iterator[tuple[Array, slice
     Arrow writes the same digits. It leaves ".0" out, and outside of the range below it chooses between the forms with
     and without an exponent by another rule.
     """
-    yield pa.array(values).cast(pa.string()), slice(None)
+    yield arrays.from_numpy(values).cast(pa.string()), slice(None)
     with np.errstate(invalid="ignore"):  # signalling NaN
         size = np.abs(values)
         whole = np.trunc(values) == values
@@ -109,8 +109,8 @@ def _float_texts(values: npt.NDArray[np.float64]) -> Iterator[tuple[Array, slice
     if len(rows):
         import pyarrow.compute as pc  # noqa: PLC0415 - not needed to start, and it takes 70 ms
 
-        digits: Any = pa.array(values[rows].astype(np.int64)).cast(pa.string())
-        yield cast("Any", pc).binary_join_element_wise(digits, ".0", ""), rows
+        digits: Any = arrays.from_numpy(values[rows].astype(np.int64)).cast(pa.string())
+        yield cast("Any", pc).binary_join_element_wise(digits, *(arrays.single(text)[0] for text in (".0", ""))), rows
     if not alike.all():
         rows = np.flatnonzero(~alike)
         yield pa.array([float_text(value) for value in values[rows].tolist()], pa.string()), rows
@@ -125,9 +125,10 @@ def _texts_of(wire: Wire, number: int, code_at: Positions, after: Positions, uni
         if not errors:
             return column, errors
     elif number in INTEGERS:
-        return pa.array(wire.read(READ[number], at).astype(READ[number].replace(">", "="))).cast(pa.string()), {}
+        native = wire.read(READ[number], at).astype(READ[number].replace(">", "="))
+        return arrays.from_numpy(native).cast(pa.string()), {}
     elif number == code.BOOLEAN:
-        return pa.array(wire.size(1, at) != 0).cast(pa.string()), {}
+        return arrays.from_numpy(wire.size(1, at) != 0).cast(pa.string()), {}
     errors = {}
     values: list[str | None] = []
     for index, (begin, end) in enumerate(zip(code_at.tolist(), after.tolist(), strict=True)):

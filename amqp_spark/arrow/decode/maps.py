@@ -41,7 +41,7 @@ def decode_maps(column: Array, kind: t.DataType, unit: str = "auto") -> Column:
     wire = Wire(data)
     absent = np.zeros(rows, np.bool_)
     if maps.null_count:
-        absent |= maps.is_null().to_numpy(zero_copy_only=False)
+        absent |= arrays.to_numpy(maps.is_null())
     begin, end = ends[:-1] - first, ends[1:] - first
     errors: Errors = {}
     wrong = (wire.size(4, begin) != end - begin - 4) & ~absent

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from amqp_spark.arrow.columns.arrays import nulls, take
+from amqp_spark.arrow.columns.arrays import nulls, take, to_numpy
 from amqp_spark.arrow.columns.gathering import gathered
 from amqp_spark.arrow.columns.shapes import LEAST_KNOWN_ROWS, LEAST_ROWS, Shapes, Unlike
 from amqp_spark.arrow.decode.protocols import DECODERS
@@ -152,7 +152,7 @@ class ColumnPlan:
         for field, build in zip(self.schema.fields, work.builders, strict=True):
             column, errors = build(batch)
             if not field.nullable and column.null_count:
-                rows = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist()
+                rows = np.flatnonzero(to_numpy(column.is_null())).tolist()
                 errors = dict.fromkeys(rows, "it is absent, and NOT NULL was asked for") | errors
             for row, reason in errors.items():
                 wrong.setdefault(row, {})[field.name] = reason

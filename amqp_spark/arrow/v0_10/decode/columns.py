@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
@@ -73,5 +73,5 @@ def _reply_to(batch: batches.Batch, wanted: Property, arrow: pa.StructType) -> C
         column, wrong = arrays.text(bytes_of(batch.wire, packed.sized(part := parts[field.name.lower()]), part))
         columns.append(column)
         errors.update({row: f"{field.name}: {why}" for row, why in wrong.items()})
-    mask = None if spans.absent is None else pa.array(spans.absent)
+    mask: Any = None if spans.absent is None else arrays.from_numpy(spans.absent)
     return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors

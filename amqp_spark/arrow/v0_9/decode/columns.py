@@ -115,7 +115,7 @@ def _method_of(batch: batches.Batch) -> Method:
 
 def _redelivered(batch: batches.Batch) -> Column:
     method = _method_of(batch)
-    return pa.array(batch.wire.size(1, method.redelivered) & 1 != 0, pa.bool_(), mask=method.absent), {}
+    return arrays.from_numpy(batch.wire.size(1, method.redelivered) & 1 != 0, method.absent), {}
 
 
 def _exchange(batch: batches.Batch, *, text: bool) -> Column:
@@ -146,7 +146,7 @@ def _reply_to(batch: batches.Batch, arrow: pa.StructType) -> Column:
         else:
             column, _ = arrays.nulls(batch.rows, field.type)
         columns.append(column)
-    mask = None if spans.absent is None else pa.array(spans.absent)
+    mask: Any = None if spans.absent is None else arrays.from_numpy(spans.absent)
     return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors
 
 
@@ -197,9 +197,7 @@ def _header(batch: batches.Batch, name: bytes, target: headers.Target) -> Column
 
 def _stream(batch: batches.Batch) -> Column:
     offsets, _ = _header(batch, _OFFSET, headers.Target(t.LongType(), pa.int64(), "auto"))
-    import pyarrow.compute as pc  # noqa: PLC0415 - only streams need it, and it takes 70 ms
-
-    return pc.if_else(offsets.is_null(), pa.scalar(None, pa.string()), pa.scalar(batch.queue, pa.string())), {}
+    return arrays.repeated(batch.queue, batch.rows, arrays.to_numpy(offsets.is_null())), {}
 
 
 def builder(field: t.StructField, arrow: pa.DataType, unit: str) -> Build:
