@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from amqp_spark import crashpoints
 from amqp_spark.arrow.encode import MessagePlan
+from amqp_spark.arrow.without_pandas import from_numpy, single
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import UnsupportedModeError
 from amqp_spark.options import SinkOptions
@@ -164,8 +166,13 @@ class _Task:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task_id = current_task_id(self._batch_id)
         statistics, prepared = publish(self._plan, self._options, task_id, batches, run=self._run)
-        counts: dict[str, Any] = {name: pa.array([getattr(statistics, name)]) for name in _NAMES}
+        counts: dict[str, Any] = {name: _one(getattr(statistics, name)) for name in _NAMES}
         if prepared is not None:
-            counts |= {name: pa.array([value]) for name, value in asdict(prepared).items()}
+            counts |= {name: _one(value) for name, value in asdict(prepared).items()}
             counts["partition"] = counts["partition"].cast(pa.int32())
         yield pa.RecordBatch.from_pydict(counts)
+
+
+def _one(value: float | str) -> pa.Array[Any]:
+    """A column of one row."""
+    return single(value) if isinstance(value, str) else from_numpy(np.array([value]))

@@ -20,11 +20,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
+
+from amqp_spark.arrow.without_pandas import from_numpy, to_numpy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from amqp_core.api import Client, Route, RouteQueries, Target
@@ -262,8 +264,8 @@ class Targets:
         exchanges, exchange_of = _encoded(exchange, start, stop)
         keys, key_of = _encoded(routing_key, start, stop)
         # sorting them would take much longer
-        pairs: Any = pa.array(exchange_of * len(keys) + key_of).dictionary_encode()
-        which = self._which = pairs.indices.to_numpy()
+        pairs: Any = from_numpy(exchange_of * len(keys) + key_of).dictionary_encode()
+        which = self._which = to_numpy(pairs.indices)
         self.names = [(exchanges[code // len(keys)], keys[code % len(keys)]) for code in pairs.dictionary.to_pylist()]
         firsts = np.empty(len(self.names), np.int64)
         firsts[which[::-1]] = np.arange(stop - 1, start - 1, -1)  # of several values for one place the last one stays
@@ -289,7 +291,7 @@ def _encoded(values: Values, start: int, stop: int) -> tuple[list[str], NDArray[
     if isinstance(values, str):
         return [values], np.zeros(stop - start, np.int64)
     encoded: Any = values.slice(start, stop - start).dictionary_encode(null_encoding="encode")
-    return [_text(value) for value in encoded.dictionary.to_pylist()], encoded.indices.to_numpy().astype(np.int64)
+    return [_text(value) for value in encoded.dictionary.to_pylist()], to_numpy(encoded.indices).astype(np.int64)
 
 
 def _text(value: str | bytes | None) -> str:

@@ -17,11 +17,11 @@ from pyspark.sql.pandas.types import to_arrow_type
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_list_typed, read_map_typed
 from amqp_core.v0_10.type_codes import MAX_DEPTH, Typed
-from amqp_spark.arrow.columns.arrays import buffer
 from amqp_spark.arrow.columns.conversion import unsupported_parts
 from amqp_spark.arrow.rows import row_bytes
 from amqp_spark.arrow.rows import values as encoding
 from amqp_spark.arrow.rows.dialect import AMQP_0_10
+from amqp_spark.arrow.without_pandas import buffer
 from tests.support.encoded import encode_map
 
 encode_list = partial(encoding.encode_list, wire=AMQP_0_10)

@@ -1,9 +1,6 @@
 """Arrow arrays from byte positions: a whole column at once, with the rows that do not fit and the reasons.
 
 Most functions return the array, null in the rows that do not fit, and ``{row: reason}`` of those rows.
-
-The usual columns are made without ``pa.array()``, ``pa.scalar()`` and ``to_numpy()`` of Arrow: the first call of each
-imports pandas, for which a new worker needs longer than for its first batch.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from amqp_spark.arrow.columns.conversion import AUTO_MILLISECONDS, EARLIEST_SECONDS, LATEST_SECONDS, Errors
+from amqp_spark.arrow.without_pandas import buffer, from_numpy, single
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -52,38 +50,10 @@ def _four_digits() -> npt.NDArray[np.uint32]:
 _FOUR_DIGITS: Final = _four_digits()
 
 
-def buffer(values: npt.NDArray[Any]) -> pa.Buffer:
-    """The memory of a numpy array as an Arrow buffer, not copied."""
-    return pa.py_buffer(cast("Any", values.reshape(-1)))
-
-
-def from_numpy(values: npt.NDArray[Any], null: Mask | None = None) -> Array:
-    """Numbers or booleans as a column of their type, NULL where ``null`` is set."""
-    validity = None if null is None else buffer(np.packbits(~null, bitorder="little"))
-    data = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else np.ascontiguousarray(values)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [validity, buffer(data)])
-
-
-def to_numpy(column: Array) -> npt.NDArray[Any]:
-    """The values of a column of numbers or booleans without NULL."""
-    kind, rows, offset = column.type, len(column), column.offset
-    data = column.buffers()[1]
-    raw = np.frombuffer(b"" if data is None else cast("Any", data), np.uint8)
-    if pa.types.is_boolean(kind):
-        return np.unpackbits(raw, count=offset + rows, bitorder="little")[offset:].view(np.bool_)
-    width = kind.bit_width // 8
-    values: npt.NDArray[Any] = raw[offset * width : (offset + rows) * width].view(kind.to_pandas_dtype())
-    return values
-
-
-def single(text: str) -> Array:
-    """A column of one row with this text, as STRING; its item is a scalar."""
-    data = text.encode()
-    return pa.Array.from_buffers(pa.string(), 1, [None, buffer(np.array((0, len(data)), np.int32)), pa.py_buffer(data)])
-
-
 def repeated(text: str, rows: int, null: Mask | None = None) -> Array:
     """The same text in every row, NULL where ``null`` is set, as STRING."""
+    if null is None:
+        return pa.repeat(single(text)[0], rows)
     return take(single(text), np.zeros(rows, np.int64), null)
 
 

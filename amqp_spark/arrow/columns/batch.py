@@ -19,6 +19,7 @@ from amqp_spark.arrow.columns import arrays, headers, map_texts
 from amqp_spark.arrow.columns.conversion import ConversionError, Errors
 from amqp_spark.arrow.columns.values import converter
 from amqp_spark.arrow.columns.wire import Spans, is_nowhere
+from amqp_spark.arrow.without_pandas import from_numpy, to_numpy
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.columns.arrays import Array, Column
@@ -150,7 +151,7 @@ def general(name: str) -> Build | None:
     if name == "queue":
         return lambda batch: (arrays.repeated(batch.queue, batch.rows), {})
     if name == "position":
-        return lambda batch: (arrays.from_numpy(np.arange(batch.position, batch.position + batch.rows)), {})
+        return lambda batch: (from_numpy(np.arange(batch.position, batch.position + batch.rows)), {})
     return None
 
 
@@ -174,7 +175,7 @@ def property_builder(wanted: Property, kind: t.DataType, arrow: pa.DataType, uni
 
 def _bit(batch: Batch, wanted: Property) -> Column:
     values, absent = batch.bit(wanted)
-    return arrays.from_numpy(values, absent), {}
+    return from_numpy(values, absent), {}
 
 
 def _number(batch: Batch, wanted: Property, arrow: pa.DataType) -> Column:
@@ -304,13 +305,13 @@ def _struct(  # functools.partial presets its last arguments
         for row, why in wrong.items():
             errors.setdefault(row, f"{field.name}: {why}")
         if not field.nullable and column.null_count:
-            missing = arrays.to_numpy(column.is_null())
+            missing = to_numpy(column.is_null())
             if absent is not None:
                 missing &= ~absent
             for row in np.flatnonzero(missing).tolist():
                 errors.setdefault(row, f"{field.name}: absent, and NOT NULL was asked for")
         columns.append(column)
-    mask: Any = None if absent is None else arrays.from_numpy(absent)
+    mask: Any = None if absent is None else from_numpy(absent)
     return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors
 
 

@@ -16,6 +16,7 @@ from amqp_core.v0_10 import type_codes as code
 from amqp_spark.arrow.columns import arrays
 from amqp_spark.arrow.columns.conversion import ConversionError
 from amqp_spark.arrow.columns.values import INTEGERS, converter, name_of
+from amqp_spark.arrow.without_pandas import from_numpy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -283,12 +284,12 @@ def _uniform(wire: Wire, at: Positions, absent: Mask | None, number: int, target
             column, errors = arrays.integers(values.astype(np.int64), absent, arrow)
         return column, {row: f"{name_of(number)} {reason}" for row, reason in errors.items()}
     if number == code.DOUBLE and isinstance(kind, t.DoubleType):
-        return arrays.from_numpy(wire.read(">f8", at).astype(np.float64), absent), {}
+        return from_numpy(wire.read(">f8", at).astype(np.float64), absent), {}
     if number == code.FLOAT and isinstance(kind, t.DoubleType | t.FloatType):
         native = np.float64 if isinstance(kind, t.DoubleType) else np.float32
-        return arrays.from_numpy(wire.read(">f4", at).astype(native), absent), {}
+        return from_numpy(wire.read(">f4", at).astype(native), absent), {}
     if number == code.BOOLEAN and isinstance(kind, t.BooleanType):
-        return arrays.from_numpy(wire.size(1, at) != 0, absent), {}
+        return from_numpy(wire.size(1, at) != 0, absent), {}
     width = TEXT_SIZES.get(number)
     if width is not None and isinstance(kind, t.StringType | t.BinaryType):
         raw = arrays.binary(wire, at + width, at + width + wire.size(width, at), absent)

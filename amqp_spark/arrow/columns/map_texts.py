@@ -16,6 +16,7 @@ from amqp_spark.arrow.columns import arrays
 from amqp_spark.arrow.columns.conversion import ConversionError
 from amqp_spark.arrow.columns.headers import READ, TEXT_SIZES
 from amqp_spark.arrow.columns.values import INTEGERS, as_text, float_text
+from amqp_spark.arrow.without_pandas import buffer, from_numpy, single, to_numpy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,9 +48,9 @@ def texts(wire: Wire, found: Entries, absent: Mask | None, arrow: pa.MapType[Any
         row = int(np.searchsorted(bounds, entry, "right")) - 1
         errors.setdefault(row, f"{keys[entry].as_py()}: {reason}")
     rows = len(bounds) - 1
-    validity = None if absent is None else arrays.buffer(np.packbits(~absent, bitorder="little"))
+    validity = None if absent is None else buffer(np.packbits(~absent, bitorder="little"))
     items = pa.StructArray.from_arrays([keys, values], fields=[arrow.key_field, arrow.item_field])
-    offsets = arrays.buffer(bounds.astype(np.int32))
+    offsets = buffer(bounds.astype(np.int32))
     return pa.Array.from_buffers(arrow, rows, [validity, offsets], children=[items]), errors
 
 
@@ -62,7 +63,7 @@ def _twice(rows: Positions, keys: Array) -> bool:
     if not len(rows):
         return False
     encoded = keys.dictionary_encode()
-    pairs = np.sort(rows * len(encoded.dictionary) + arrays.to_numpy(encoded.indices).astype(np.int64), kind="stable")
+    pairs = np.sort(rows * len(encoded.dictionary) + to_numpy(encoded.indices).astype(np.int64), kind="stable")
     return bool((pairs[1:] == pairs[:-1]).any())
 
 
@@ -100,7 +101,7 @@ def _float_texts(values: npt.NDArray[np.float64]) -> Iterator[tuple[Array, slice
     Arrow writes the same digits. It leaves ".0" out, and outside of the range below it chooses between the forms with
     and without an exponent by another rule.
     """
-    yield arrays.from_numpy(values).cast(pa.string()), slice(None)
+    yield from_numpy(values).cast(pa.string()), slice(None)
     with np.errstate(invalid="ignore"):  # signalling NaN
         size = np.abs(values)
         whole = np.trunc(values) == values
@@ -109,8 +110,8 @@ def _float_texts(values: npt.NDArray[np.float64]) -> Iterator[tuple[Array, slice
     if len(rows):
         import pyarrow.compute as pc  # noqa: PLC0415 - not needed to start, and it takes 70 ms
 
-        digits: Any = arrays.from_numpy(values[rows].astype(np.int64)).cast(pa.string())
-        yield cast("Any", pc).binary_join_element_wise(digits, *(arrays.single(text)[0] for text in (".0", ""))), rows
+        digits: Any = from_numpy(values[rows].astype(np.int64)).cast(pa.string())
+        yield cast("Any", pc).binary_join_element_wise(digits, *(single(text)[0] for text in (".0", ""))), rows
     if not alike.all():
         rows = np.flatnonzero(~alike)
         yield pa.array([float_text(value) for value in values[rows].tolist()], pa.string()), rows
@@ -126,9 +127,9 @@ def _texts_of(wire: Wire, number: int, code_at: Positions, after: Positions, uni
             return column, errors
     elif number in INTEGERS:
         native = wire.read(READ[number], at).astype(READ[number].replace(">", "="))
-        return arrays.from_numpy(native).cast(pa.string()), {}
+        return from_numpy(native).cast(pa.string()), {}
     elif number == code.BOOLEAN:
-        return arrays.from_numpy(wire.size(1, at) != 0).cast(pa.string()), {}
+        return from_numpy(wire.size(1, at) != 0).cast(pa.string()), {}
     errors = {}
     values: list[str | None] = []
     for index, (begin, end) in enumerate(zip(code_at.tolist(), after.tolist(), strict=True)):

@@ -12,6 +12,7 @@ from amqp_spark.arrow.columns import arrays
 from amqp_spark.arrow.columns.batch import decoder
 from amqp_spark.arrow.columns.dialect import AMQP_0_9, AMQP_0_10
 from amqp_spark.arrow.columns.wire import Spans, Wire, padded
+from amqp_spark.arrow.without_pandas import to_numpy
 
 if TYPE_CHECKING:
     from pyspark.sql import types as t
@@ -41,7 +42,7 @@ def decode_maps(column: Array, kind: t.DataType, unit: str = "auto") -> Column:
     wire = Wire(data)
     absent = np.zeros(rows, np.bool_)
     if maps.null_count:
-        absent |= arrays.to_numpy(maps.is_null())
+        absent |= to_numpy(maps.is_null())
     begin, end = ends[:-1] - first, ends[1:] - first
     errors: Errors = {}
     wrong = (wire.size(4, begin) != end - begin - 4) & ~absent

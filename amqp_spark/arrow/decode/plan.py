@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from amqp_spark.arrow.columns.arrays import nulls, take, to_numpy
+from amqp_spark.arrow.columns.arrays import nulls, take
 from amqp_spark.arrow.columns.gathering import gathered
 from amqp_spark.arrow.columns.shapes import LEAST_KNOWN_ROWS, LEAST_ROWS, Shapes, Unlike
 from amqp_spark.arrow.decode.protocols import DECODERS
 from amqp_spark.arrow.decode.schema import DEFAULT_CORRUPT_COLUMN, corrupt_column_problems, schema_problems
+from amqp_spark.arrow.without_pandas import to_numpy
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import UNDECODABLE, MessageFormatError, SchemaError
 

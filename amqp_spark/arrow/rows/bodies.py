@@ -15,6 +15,7 @@ from amqp_spark.arrow.rows.dialect import AMQP_0_10
 from amqp_spark.arrow.rows.row_bytes import bounds, lengths, packed
 from amqp_spark.arrow.rows.row_errors import LARGEST_BODY, blame, limited
 from amqp_spark.arrow.rows.values import encode_list, encode_map
+from amqp_spark.arrow.without_pandas import from_numpy, to_numpy
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.rows.row_bytes import Array, Mask, Numbers
@@ -43,7 +44,7 @@ class Bodies:
 def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Bodies:
     """The bytes of every body of a column; bodies that cannot be sent go into ``blamed``."""
     if column.null_count:
-        nulls = column.is_null().to_numpy(zero_copy_only=False)
+        nulls = to_numpy(column.is_null())
         blame(blamed, nulls, "body", "is NULL; write an empty body instead")
     if isinstance(kind, t.BinaryType | t.StringType):
         return Bodies(limited(column, LARGEST_BODY, "body", blamed), None)
@@ -84,7 +85,7 @@ class Chunks(NamedTuple):
     def of_first(self, heads: Array) -> Array:
         """An array of rows as one of parts, null in all parts but the first of a row."""
         owner = np.cumsum(self.is_first) - 1
-        return heads.take(cast("Any", pa.array(owner, mask=~self.is_first)))
+        return heads.take(cast("Any", from_numpy(owner, ~self.is_first)))
 
 
 def cut(raw: Array, long: Numbers, room: int) -> Chunks:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
 from amqp_spark.arrow.rows.row_bytes import RowBytes, lengths, not_utf8, present
 from amqp_spark.arrow.rows.row_errors import blame, limited
+from amqp_spark.arrow.without_pandas import to_numpy
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.layout import Property
@@ -94,5 +95,6 @@ def sized(run: RowBytes, kind: str, column: Array, name: str, blamed: Blamed, *,
 
 def integers(column: Array) -> Numbers:
     """Integers with 0 for NULL."""
-    filled: Any = column.fill_null(0) if column.null_count else column
-    return cast("Numbers", filled.to_numpy(zero_copy_only=False))
+    values = to_numpy(column)
+    there = present(column)
+    return values if there is None else np.where(there, values, 0)

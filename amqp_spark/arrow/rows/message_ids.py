@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from amqp_spark.arrow.without_pandas import from_numpy, single
+
 if TYPE_CHECKING:
     from amqp_spark.arrow.rows.row_bytes import Array
 
@@ -26,9 +28,9 @@ class Partition(NamedTuple):
 
     def message_ids(self, first_row: int, rows: int) -> Array:
         """The text ``writer-batch-partition-row`` of consecutive rows as STRING."""
-        numbers = pa.array(np.arange(first_row, first_row + rows)).cast(pa.string())
-        prefix = pa.scalar(f"{self.writer}-{self.batch_id}-{self.partition}-")
-        return cast("Array", cast("Any", pc).binary_join_element_wise(prefix, numbers, ""))
+        numbers = from_numpy(np.arange(first_row, first_row + rows)).cast(pa.string())
+        prefix, nothing = (single(text)[0] for text in (f"{self.writer}-{self.batch_id}-{self.partition}-", ""))
+        return cast("Array", cast("Any", pc).binary_join_element_wise(prefix, numbers, nothing))
 
 
 def as_uuids(texts: Array) -> Array:

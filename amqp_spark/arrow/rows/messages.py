@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from amqp_spark.arrow.rows import bodies
 from amqp_spark.arrow.rows.message_ids import Partition
-from amqp_spark.arrow.rows.row_bytes import RowBytes, binary, is_utf8, join, lengths
+from amqp_spark.arrow.rows.row_bytes import RowBytes, binary, flags, is_utf8, join, lengths
 from amqp_spark.arrow.rows.row_errors import blame
+from amqp_spark.arrow.without_pandas import single, to_numpy
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import OptionError, RowError
 
@@ -173,12 +174,12 @@ class Encoder(ABC):
             column = columns[name]
             if column.null_count == len(column):
                 continue
-            there = column.fill_null(False) if pa.types.is_boolean(column.type) else column.is_valid()
+            there = flags(column) if pa.types.is_boolean(column.type) else to_numpy(column.is_valid())
             reason = (
                 f"has a value, and AMQP {self.frame_format.protocol} has no such property: leave the column out, or "
                 "set onUnsupported=drop"
             )
-            blame(blamed, there.to_numpy(zero_copy_only=False), name, reason)
+            blame(blamed, there, name, reason)
 
     def _computed(
         self, columns: dict[str, Array], rows: int, body: Bodies, first_row: int, blamed: Blamed
@@ -212,9 +213,9 @@ class Encoder(ABC):
         if column is None:
             return None
         names: Any = _texts(column)
-        lost: Any = pc.and_(column.is_valid(), names.is_null())
-        blame(blamed, lost.to_numpy(zero_copy_only=False), "exchange", "is not UTF-8, as every name of an exchange is")
-        return names.fill_null(self.plan.exchange)  # type: ignore[no-any-return]
+        lost = to_numpy(column.is_valid()) & to_numpy(names.is_null())
+        blame(blamed, lost, "exchange", "is not UTF-8, as every name of an exchange is")
+        return names.fill_null(single(self.plan.exchange)[0])  # type: ignore[no-any-return]
 
     def _fits(self, header: RowBytes, columns: dict[str, Array], blamed: Blamed) -> None:
         """Check that the header fits one frame, also on delivery: brokers read no other."""
@@ -250,7 +251,7 @@ def identity_problems(transactional_id: str | None, batch_id: int | None) -> lis
 def _content_type(column: Array | None, own: Array | str, rows: int) -> Array:
     """Content type from the row, else that of the encoded body."""
     if isinstance(own, str):
-        own = pa.repeat(pa.scalar(own), rows)
+        own = pa.repeat(single(own)[0], rows)
     if column is None or column.null_count == rows:
         return own
     chosen: Any = column  # keep its type: STRING is checked for UTF-8

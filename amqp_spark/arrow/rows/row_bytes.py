@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqp_spark.arrow.columns.arrays import buffer
+from amqp_spark.arrow.without_pandas import buffer, to_numpy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,14 @@ def present(column: Array) -> Mask | None:
     """Which rows are not null; None if all are present."""
     if not column.null_count:
         return None
-    return column.is_valid().to_numpy(zero_copy_only=False)
+    return to_numpy(column.is_valid())
+
+
+def flags(column: Array) -> Mask:
+    """Booleans with False for NULL."""
+    values: Mask = to_numpy(column)
+    there = present(column)
+    return values if there is None else values & there
 
 
 def bounds(column: Array) -> Numbers:
@@ -163,9 +170,14 @@ def join(*pieces: Array | bytes) -> Array:
     """
     if len(pieces) == 1 and not isinstance(pieces[0], bytes) and not pieces[0].null_count:
         return pieces[0]
-    parts = [pa.scalar(piece, pa.binary()) if isinstance(piece, bytes) else piece for piece in pieces]
+    parts = [_constant(piece) if isinstance(piece, bytes) else piece for piece in (*pieces, b"")]
     concatenate = cast("Any", pc.binary_join_element_wise)
-    return cast("Array", concatenate(*parts, b"", null_handling="replace", null_replacement=b""))
+    return cast("Array", concatenate(*parts, null_handling="replace", null_replacement=b""))
+
+
+def _constant(piece: bytes) -> pa.Scalar[Any]:
+    scalar: pa.Scalar[Any] = packed(np.frombuffer(piece, np.uint8), np.array((0, len(piece))))[0]
+    return scalar
 
 
 def data_and_ends(joined: Array) -> tuple[pa.Buffer, Numbers]:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqp_spark.arrow.rows.row_bytes import LARGEST, RowBytes, bounds, join, lengths
+from amqp_spark.arrow.rows.row_bytes import LARGEST, RowBytes, bounds, flags, join, lengths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,8 +92,7 @@ def _counts(maps: Array) -> Any:
 
 def _unstamped(maps: Array, head: int, end_of: Callable[[bytes, int, int], int]) -> Array:
     """The maps without stamps of an earlier write (a message that was read and is written again has them)."""
-    suspects = cast("Any", pc).match_substring(maps, pattern=_PREFIX).fill_null(False)
-    rows = np.flatnonzero(suspects.to_numpy(zero_copy_only=False))
+    rows = np.flatnonzero(flags(cast("Any", pc).match_substring(maps, pattern=_PREFIX)))
     if not len(rows):
         return maps
     items: list[bytes | None] = maps.to_pylist()

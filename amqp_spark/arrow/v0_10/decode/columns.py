@@ -13,6 +13,7 @@ from amqp_spark.arrow.columns.batch import body_builder, bytes_of, general, head
 from amqp_spark.arrow.columns.wire import is_nowhere
 from amqp_spark.arrow.v0_10.decode.properties import reply_to, structs
 from amqp_spark.arrow.v0_10.properties import MESSAGE, PROPERTIES, REPLY_TO
+from amqp_spark.arrow.without_pandas import from_numpy
 
 if TYPE_CHECKING:
     from pyspark.sql import types as t
@@ -73,5 +74,5 @@ def _reply_to(batch: batches.Batch, wanted: Property, arrow: pa.StructType) -> C
         column, wrong = arrays.text(bytes_of(batch.wire, packed.sized(part := parts[field.name.lower()]), part))
         columns.append(column)
         errors.update({row: f"{field.name}: {why}" for row, why in wrong.items()})
-    mask: Any = None if spans.absent is None else arrays.from_numpy(spans.absent)
+    mask: Any = None if spans.absent is None else from_numpy(spans.absent)
     return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors

@@ -10,7 +10,6 @@ from struct import pack
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pyarrow as pa
 
 from amqp_core.v0_10.spec import MessageAcceptMode, MessageAcquireMode
 from amqp_spark.arrow.rows.fields import LARGEST, sized
@@ -21,12 +20,14 @@ from amqp_spark.arrow.v0_10.encode import frames, headers
 from amqp_spark.arrow.v0_10.encode.frames import FIRST_SEGMENT, FRAME_HEADER, LAST_SEGMENT, WHOLE_SEGMENT, frame
 from amqp_spark.arrow.v0_10.encode.properties import PackedLayout
 from amqp_spark.arrow.v0_10.properties import DELIVERY, MESSAGE, PROPERTIES
+from amqp_spark.arrow.without_pandas import from_numpy
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import pyarrow as pa
     from pyspark.sql.types import DataType
 
     from amqp_spark.arrow.encode.plan import MessagePlan
@@ -91,7 +92,7 @@ class TransferEncoder(Encoder):
     ) -> RowBytes:
         """Delivery- and message-properties, with the length of the body."""
         stated: Mask | None = None if "content_length" not in columns else present(columns["content_length"])
-        lengths_of = pa.array(body.sizes, mask=None if stated is None else ~stated)
+        lengths_of = from_numpy(body.sizes, None if stated is None else ~stated)
         columns = {**columns, "content_length": lengths_of}
         structs = self._struct(DELIVERY, columns, None, rows, blamed)
         structs.run(self._struct(MESSAGE, columns, headers, rows, blamed))

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from amqp_spark.arrow.rows import texts
 from amqp_spark.arrow.rows.fields import NUMBERS, Fields
-from amqp_spark.arrow.rows.row_bytes import RowBytes, lengths, number, present
+from amqp_spark.arrow.rows.row_bytes import RowBytes, flags, lengths, number, present
 from amqp_spark.arrow.rows.row_errors import limited
 from amqp_spark.arrow.v0_10.properties import REPLY_TO
 
@@ -69,7 +69,7 @@ class PackedLayout(Fields):
         return run
 
     def _bit(self, field: Property, column: Array) -> None:
-        set_ = column.fill_null(False).to_numpy(zero_copy_only=False)
+        set_ = flags(column)
         if set_.any():
             self.add(field, None if set_.all() else set_)
 

@@ -22,6 +22,7 @@ from amqp_spark.arrow.columns.fields import FieldPlan, PackedFields
 from amqp_spark.arrow.layout import Layout
 from amqp_spark.arrow.v0_9.decode.located import CONTENT_FLAGS, CONTENT_PROPERTIES, CONTENT_SIZE
 from amqp_spark.arrow.v0_9.properties import PROPERTIES
+from amqp_spark.arrow.without_pandas import from_numpy, to_numpy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +116,7 @@ def _method_of(batch: batches.Batch) -> Method:
 
 def _redelivered(batch: batches.Batch) -> Column:
     method = _method_of(batch)
-    return arrays.from_numpy(batch.wire.size(1, method.redelivered) & 1 != 0, method.absent), {}
+    return from_numpy(batch.wire.size(1, method.redelivered) & 1 != 0, method.absent), {}
 
 
 def _exchange(batch: batches.Batch, *, text: bool) -> Column:
@@ -146,7 +147,7 @@ def _reply_to(batch: batches.Batch, arrow: pa.StructType) -> Column:
         else:
             column, _ = arrays.nulls(batch.rows, field.type)
         columns.append(column)
-    mask: Any = None if spans.absent is None else arrays.from_numpy(spans.absent)
+    mask: Any = None if spans.absent is None else from_numpy(spans.absent)
     return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors
 
 
@@ -197,7 +198,7 @@ def _header(batch: batches.Batch, name: bytes, target: headers.Target) -> Column
 
 def _stream(batch: batches.Batch) -> Column:
     offsets, _ = _header(batch, _OFFSET, headers.Target(t.LongType(), pa.int64(), "auto"))
-    return arrays.repeated(batch.queue, batch.rows, arrays.to_numpy(offsets.is_null())), {}
+    return arrays.repeated(batch.queue, batch.rows, to_numpy(offsets.is_null())), {}
 
 
 def builder(field: t.StructField, arrow: pa.DataType, unit: str) -> Build:

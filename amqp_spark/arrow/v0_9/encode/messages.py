@@ -15,7 +15,7 @@ from amqp_core.v0_9.framing import HEADER, METHOD, OVERHEAD
 from amqp_core.v0_9.spec import BasicProperties, BasicPublish
 from amqp_spark.arrow.rows.fields import sized
 from amqp_spark.arrow.rows.messages import HEADERS, Encoder
-from amqp_spark.arrow.rows.row_bytes import RowBytes, number
+from amqp_spark.arrow.rows.row_bytes import RowBytes, flags, number
 from amqp_spark.arrow.v0_9.encode import frames, headers
 from amqp_spark.arrow.v0_9.encode.frames import END, frame
 from amqp_spark.arrow.v0_9.encode.properties import EXPIRATION, TTL, PropertyList
@@ -128,4 +128,4 @@ def _mandatory(discarded: Array | None) -> Cell:
     """The bits of every row: a message that may be discarded is not mandatory."""
     if discarded is None or discarded.null_count == len(discarded):
         return bytes([_MANDATORY])
-    return ">u1", (~discarded.fill_null(False).to_numpy(zero_copy_only=False)).astype("u1")
+    return ">u1", (~flags(discarded)).astype("u1")

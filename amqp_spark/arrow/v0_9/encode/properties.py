@@ -10,6 +10,7 @@ import pyarrow as pa
 from amqp_spark.arrow.rows.fields import LARGEST, NUMBERS, Fields, integers
 from amqp_spark.arrow.rows.row_bytes import lengths, number, present
 from amqp_spark.arrow.rows.row_errors import blame
+from amqp_spark.arrow.without_pandas import from_numpy, to_numpy
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.layout import Property
@@ -66,7 +67,7 @@ class PropertyList(Fields):
 
     def expiration(self, field: Property, column: Array, ttl: Array | None, constant: int | str | None) -> None:
         """Add the property as a time in milliseconds since 1970: that of a column, elsewhere the time to live."""
-        there = column.is_valid().to_numpy(zero_copy_only=False)
+        there = to_numpy(column.is_valid())
         if pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
             times = integers(column) // 1000
@@ -74,10 +75,10 @@ class PropertyList(Fields):
             times = integers(column)
         self._refuse_negative(EXPIRATION, times)
         if constant is not None:  # the option takes the place of the column ttl
-            ttl = pa.repeat(pa.scalar(int(constant), pa.int64()), len(column))
+            ttl = from_numpy(np.full(len(column), int(constant), np.int64))
         if ttl is not None:
             times = np.where(there, times, self._durations(ttl))
-            there = there | ttl.is_valid().to_numpy(zero_copy_only=False)
+            there = there | to_numpy(ttl.is_valid())
         self._decimal(field, times, there)
 
     def _durations(self, column: Array) -> Numbers:
@@ -92,7 +93,7 @@ class PropertyList(Fields):
 
     def _decimal(self, field: Property, values: Numbers, there: Mask | None) -> None:
         """Add numbers as text in decimal digits."""
-        texts: Any = pa.array(values, mask=None if there is None else ~there).cast(pa.string())
+        texts: Any = from_numpy(values, None if there is None else ~there).cast(pa.string())
         self.add_sized(field, texts, field.name)
 
     def _reply_to(self, field: Property, column: pa.StructArray) -> None:

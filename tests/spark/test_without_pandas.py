@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from amqp_spark.arrow import without_pandas
 from amqp_spark.arrow.columns import arrays
+from tests.bench import bench_encode
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NUMBERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint64, np.float32, np.float64]
 
@@ -26,15 +31,15 @@ def some(kind: Any, rows: int) -> Any:
 @pytest.mark.parametrize("kind", [*NUMBERS, np.bool_])
 def test_numbers_become_columns_and_come_back(kind: Any, rows: int) -> None:
     values = some(kind, rows)
-    column = arrays.from_numpy(values)
+    column = without_pandas.from_numpy(values)
     column.validate(full=True)
     assert column.equals(pa.array(values))
     assert column.null_count == 0
-    assert np.array_equal(arrays.to_numpy(column), values)
-    assert np.array_equal(arrays.to_numpy(column[3:]), values[3:])
+    assert np.array_equal(without_pandas.to_numpy(column), values)
+    assert np.array_equal(without_pandas.to_numpy(column[3:]), values[3:])
 
     null = some(np.bool_, rows)
-    with_null = arrays.from_numpy(values, null)
+    with_null = without_pandas.from_numpy(values, null)
     with_null.validate(full=True)
     assert with_null.equals(pa.array(values, mask=null))
     assert with_null.null_count == null.sum()
@@ -42,13 +47,13 @@ def test_numbers_become_columns_and_come_back(kind: Any, rows: int) -> None:
 
 def test_numbers_that_do_not_lie_side_by_side() -> None:
     values = np.arange(20)[::3]
-    assert arrays.from_numpy(values).equals(pa.array(values))
-    assert arrays.from_numpy(values > 5).to_pylist() == [False, False, True, True, True, True, True]
+    assert without_pandas.from_numpy(values).equals(pa.array(values))
+    assert without_pandas.from_numpy(values > 5).to_pylist() == [False, False, True, True, True, True, True]
 
 
 @pytest.mark.parametrize("text", ["", "orders", "für \N{SNOWMAN}"])
 def test_a_text_in_every_row(text: str) -> None:
-    assert arrays.single(text)[0].as_py() == text
+    assert without_pandas.single(text)[0].as_py() == text
     column = arrays.repeated(text, 3, np.array([False, True, False]))
     assert (column.type, column.to_pylist()) == (pa.string(), [text, None, text])
     assert arrays.repeated(text, 0).to_pylist() == []
@@ -78,3 +83,30 @@ assert "pandas" not in sys.modules, "each new worker would import pandas"
 
 def test_decoding_does_not_import_pandas() -> None:
     subprocess.run([sys.executable, "-c", DECODING], check=True, timeout=120)
+
+
+ENCODING = """
+import sys
+import pyarrow as pa
+from amqp_spark.arrow.encode import MessagePlan, TaskId
+from amqp_spark.options import SinkOptions
+from tests.bench import bench_encode, bench_rabbitmq_encode
+
+options = SinkOptions.parse({"url": "amqp://localhost/default", "exchange": "amq.topic"})
+for number, schema in enumerate((bench_encode.SCHEMA, *bench_encode.OTHER_SCHEMAS.values())):
+    plan = MessagePlan.build(schema, options)
+    with pa.ipc.open_file(f"{sys.argv[1]}/{number}") as batches:
+        batch = batches.get_batch(0)
+    for frames in (bench_encode.FRAMES, bench_rabbitmq_encode.FRAMES):
+        encoder = plan.encoder(frames, TaskId(query_id="q", batch_id=1, partition=0))
+        assert sum(len(block.ends) for block in encoder.blocks(batch, 0)) == batch.num_rows
+    assert "pandas" not in sys.modules, f"each new worker would import pandas for {schema.simpleString()}"
+"""
+
+
+def test_encoding_does_not_import_pandas(tmp_path: Path) -> None:
+    for number, schema in enumerate((bench_encode.SCHEMA, *bench_encode.OTHER_SCHEMAS.values())):
+        (batch,) = bench_encode.batches(schema, 1)
+        with pa.ipc.new_file(str(tmp_path / str(number)), batch.schema) as file:
+            file.write_batch(batch)
+    subprocess.run([sys.executable, "-c", ENCODING, str(tmp_path)], check=True, timeout=120)

@@ -1,0 +1,47 @@
+"""Arrow arrays from numbers and texts, and numbers from arrays.
+
+``pa.array()``, ``pa.scalar()`` and ``to_numpy()`` of Arrow import pandas at their first call, for which a new worker
+needs longer than for its first batch. So they are for rows that are no usual ones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Array: TypeAlias = "pa.Array[Any]"
+
+
+def buffer(values: npt.NDArray[Any]) -> pa.Buffer:
+    """The memory of a numpy array as an Arrow buffer, not copied."""
+    return pa.py_buffer(cast("Any", values.reshape(-1)))
+
+
+def from_numpy(values: npt.NDArray[Any], null: npt.NDArray[np.bool_] | None = None) -> Array:
+    """Numbers or booleans as a column of their type, NULL where ``null`` is set."""
+    validity = None if null is None else buffer(np.packbits(~null, bitorder="little"))
+    data = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [validity, buffer(data)])
+
+
+def to_numpy(column: Array) -> npt.NDArray[Any]:
+    """The values of a column of numbers or booleans; a row that is NULL has any value."""
+    kind, rows, offset = column.type, len(column), column.offset
+    data = column.buffers()[1]
+    raw = np.frombuffer(b"" if data is None else cast("Any", data), np.uint8)
+    if pa.types.is_boolean(kind):
+        return np.unpackbits(raw, count=offset + rows, bitorder="little")[offset:].view(np.bool_)
+    width = kind.bit_width // 8
+    values: npt.NDArray[Any] = raw[offset * width : (offset + rows) * width].view(kind.to_pandas_dtype())
+    return values
+
+
+def single(text: str) -> Array:
+    """A column of one row with this text, as STRING; its item is a scalar."""
+    data = text.encode()
+    return pa.Array.from_buffers(pa.string(), 1, [None, buffer(np.array((0, len(data)), np.int32)), pa.py_buffer(data)])
