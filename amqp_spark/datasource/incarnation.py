@@ -27,10 +27,6 @@ class Incarnation:
     """It got as far as asking for messages."""
     settled: bool = False
     """It has settled something."""
-    ending: bool = False
-    """It takes no more messages than those under way."""
-    ceased_at: float = 0.0
-    """When it asked for no more, or could not read the answer."""
     there: int = 0
     """Messages that the broker counted when it began."""
     begun_at: int = 0

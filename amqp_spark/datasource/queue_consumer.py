@@ -10,21 +10,19 @@ import logging
 import threading
 import time
 from collections import deque
-from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from amqp_core.errors import AmqpError, NotFound, ResourceDeleted
 from amqp_spark import crashpoints
 from amqp_spark.datasource import consumer_setup
+from amqp_spark.datasource.available_now import AvailableNow
 from amqp_spark.datasource.consumer_setup import Retries
 from amqp_spark.datasource.consumer_watch import ConsumerWatch, DeliveryCountWatch
 from amqp_spark.datasource.counters import QueueCounters
-from amqp_spark.datasource.credit import MAX_CREDIT, CreditFlowControl
+from amqp_spark.datasource.credit import CreditFlowControl
 from amqp_spark.datasource.dense_flow import DenseFlow
-from amqp_spark.datasource.drain_detector import QUIET_SECONDS, SETTLING_SECONDS, DrainDetector
+from amqp_spark.datasource.drain_detector import QUIET_SECONDS
 from amqp_spark.datasource.incarnation import Incarnation
-from amqp_spark.datasource.receive_buffer import add_range
-from amqp_spark.datasource.second_count import SecondCount
 from amqp_spark.datasource.settling import Settler
 from amqp_spark.datasource.unsettled import USUAL_READ_BYTES, UnsettledFlowControl, read_bytes
 from amqp_spark.error_conditions import SparkCondition
@@ -35,7 +33,7 @@ from amqp_spark.retry import LOCK_RETRY_SECONDS
 from amqp_spark.timeouts import accept_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from amqp_core.api import Block, Client, QueueInfo, Subscription
     from amqp_spark.connect import Connector
@@ -44,14 +42,6 @@ if TYPE_CHECKING:
     from amqp_spark.options import SourceOptions
 
 _log = logging.getLogger(__name__)
-
-LEAST_UNSETTLED: Final = 256
-"""AvailableNow: smallest bound that a count gives to the limit of unsettled messages, since counts may be late."""
-
-MOST_FAILED_COUNTS: Final = 5
-"""AvailableNow: after so many failed counts on a second connection, the first one counts."""
-CEASE_SECONDS: Final = 30.0
-"""AvailableNow: how long nothing may come after the consumer has asked for no more messages."""
 
 
 def now() -> float:
@@ -110,9 +100,6 @@ class QueueConsumer:
         self.counters = QueueCounters()
         self.error: Exception | None = None
         """The error for which this consumer gave up; set once, under the lock."""
-        self.bounded = False
-        """AvailableNow: receive the messages that were there at the start, then set ``exhausted``."""
-        self.exhausted = False
         self.connected = False
         self.settlements: deque[Settlement] = deque()
         """Settlements that the thread has to send; filled under the lock."""
@@ -123,6 +110,8 @@ class QueueConsumer:
         """Time (:func:`now`) of the last request that the broker has answered: this session was alive then."""
         self.heartbeat_s = 0.0
         """Heartbeat interval of the connection: after two of them the broker gives up a silent client."""
+        self.has_credit = True
+        self.flow: FlowControl = CreditFlowControl(queue, held)
         self._options = options
         self._held = held
         self._lock = held.changed
@@ -130,12 +119,11 @@ class QueueConsumer:
         self._owner = owner
         self._clock = held.clock
         self._client: Client | None = None
-        self._hosts, self._second_count = HostOrder(), SecondCount(queue)
+        self._hosts = HostOrder()
         self._thread = threading.Thread(target=self._run, name=f"amqp-receive-{queue}", daemon=True)
         self._wakes = 0
-        self._flow: FlowControl = CreditFlowControl(queue, held)
-        self._protocol, self._has_credit = "0-10", True
-        self._ending = DrainDetector(queue, selector=options.selector is not None, clock=held.clock)
+        self._protocol = "0-10"
+        self._available_now = AvailableNow(self, options, held, self._hosts, connector)
         self._looks_deleted = False
         self._settler = Settler(self.counters, accepts=options.accepts)
         self._others: int | None = None
@@ -147,8 +135,6 @@ class QueueConsumer:
         self._watch, self._counts = ConsumerWatch(queue, held.clock), DeliveryCountWatch(queue, held.clock)
         self._ended_in_order = False
         """Whether the session before was alive when it was closed, so that the broker keeps nothing of it."""
-        self._excess: list[tuple[int, int]] = []
-        """Ids of messages beyond the end, which go back to the queue."""
         self._dense = DenseFlow(held.clock)
         self._dying_s = 0.0
         """Seconds for which the broker may keep a lost session of this consumer."""
@@ -162,8 +148,14 @@ class QueueConsumer:
         """Whether it is subscribed and has received as many messages as the broker counted before."""
         return self.connected and self.buffer.received - self._life.begun_at >= self._life.there
 
-    def start(self) -> None:
-        """Start the thread; it connects."""
+    @property
+    def exhausted(self) -> bool:
+        """AvailableNow: whether all messages that were there at the start are received."""
+        return self._available_now.exhausted
+
+    def start(self, *, bounded: bool = False) -> None:
+        """Start the thread; it connects. ``bounded``: receive only the messages that are there now (AvailableNow)."""
+        self._available_now.bounded = bounded
         self._thread.start()
 
     def wake(self) -> None:
@@ -191,7 +183,7 @@ class QueueConsumer:
             self._owner.surveyed(info.subscriber_count)
         if info.message_count is not None:
             with self._lock:
-                self._estimate(info.message_count, counts_held=counts_held)
+                self.estimate(info.message_count, counts_held=counts_held)
 
     def join(self, timeout: float) -> bool:
         """Wait for the thread to end after ``ReceiveBuffer.stopping`` was set; return whether it ended."""
@@ -216,7 +208,7 @@ class QueueConsumer:
                     worked=worked,
                     lasted=self._life.lasted(now),
                     dying_s=self._dying_s,
-                    restarts=not self._has_credit and not self._life.served,
+                    restarts=not self.has_credit and not self._life.served,
                 )
                 if delay is None:
                     self._fail(error)
@@ -230,13 +222,15 @@ class QueueConsumer:
 
     def _serve(self) -> None:
         self._life = Incarnation()
-        self._flow.before_session(self._waits_for_broker)
+        self.flow.before_session(self._waits_for_broker)
         client = self._open()
         if client is None:
             return
         try:
-            if self.bounded:
-                self._begin_ending(client)
+            if self._available_now.bounded:
+                confirmed = self._confirmed if self._owner is None else None
+                lost_for = 0.0 if self._ended_in_order else self._dying_s
+                self._available_now.begin(client, confirmed=confirmed, lost_for=lost_for)
             others, self._subscribed = None if self._subscribed else self._others, True
             subscription = self._subscribe(client, others)
             self._life.served = True
@@ -247,7 +241,7 @@ class QueueConsumer:
             level = logging.WARNING if moved else logging.INFO
             text = "queue %r: receiving from %s, incarnation %d%s"
             _log.log(level, text, self.queue, client.peer, incarnation, moved)
-            self._flow.restart()
+            self.flow.restart()
             self._watch.restart()
             self._counts.restart()
             with self._lock:
@@ -256,7 +250,7 @@ class QueueConsumer:
             try:
                 while not self._held.stopping:
                     self._step(client, subscription)
-                    if self._flow.may_raise_limit() and not self._life.ending:
+                    if self.flow.may_raise_limit() and not self._available_now.ending:
                         subscription = self._subscribe_again(client, subscription)
             except ResourceDeleted as error:
                 consumer_setup.raise_if_cancelled(client, self.queue, error)
@@ -266,20 +260,20 @@ class QueueConsumer:
             self._close(client)
 
     def _subscribe(self, client: Client, others: int | None = None) -> Subscription:
-        at_most = max(self._life.there, LEAST_UNSETTLED) if self.bounded else None
+        at_most = self._available_now.most_unsettled(self._life.there)
         # Messages in doubt are withheld until others have come behind them, however many that takes.
-        most = self._flow.most_unsettled(at_most, looks=not self._is_in_doubt())
+        most = self.flow.most_unsettled(at_most, looks=not self._is_in_doubt())
         if self._owner is not None:
             most = self._owner.most_unsettled(most)
         return consumer_setup.subscribe(client, self.queue, self._options, max_unsettled=most, others=others)
 
     def _subscribe_again(self, client: Client, subscription: Subscription) -> Subscription:
         """Replace a subscription by one with another limit. What has arrived stays unsettled, and is settled later."""
-        self._flow.announce(subscription)
+        self.flow.announce(subscription)
         subscription.cancel()
         if subscription.overflowed:  # only another session gets what was dropped
             return subscription
-        self._store(subscription.take_arrived())
+        self.store(subscription.take_arrived())
         return self._subscribe(client)
 
     def _open(self) -> Client | None:
@@ -301,7 +295,7 @@ class QueueConsumer:
                     self._choose_flow(client)
                     if not self._subscribed:  # later the broker may still count the previous session
                         self._others = None if info is None else info.subscriber_count
-                        if self._has_credit or not self._options.exclusive:
+                        if self.has_credit or not self._options.exclusive:
                             consumer_setup.warn_of_others(self.queue, info)
                     self._life.there = 0 if info is None else info.message_count or 0
                     self.answered = asked
@@ -335,20 +329,17 @@ class QueueConsumer:
         """Take the kind of flow control that the protocol has; it keeps what earlier sessions have learned."""
         self._protocol = client.protocol
         credit = client.capabilities.credit
-        self._ending.replaces = not credit and not client.capabilities.counts_held_messages
         nbytes = read_bytes(len(self._held.buffers), self._held.budget_bytes)
         # Where credit bounds what may come, many queues need no smaller reads.
         client.read_at_most(max(nbytes, USUAL_READ_BYTES) if credit else nbytes)
-        if credit == self._has_credit:
+        if credit == self.has_credit:
             return
-        self._has_credit = credit
+        self.has_credit = credit
         if credit:
-            self._flow = CreditFlowControl(self.queue, self._held)
-            self._ending.settling_s = 0.0
+            self.flow = CreditFlowControl(self.queue, self._held)
         else:
             owns = self._owner is not None
-            self._flow = UnsettledFlowControl(self.queue, self._held, settles=self._options.accepts, owns=owns)
-            self._ending.settling_s = SETTLING_SECONDS
+            self.flow = UnsettledFlowControl(self.queue, self._held, settles=self._options.accepts, owns=owns)
 
     def _close(self, client: Client) -> None:
         with self._lock:
@@ -356,36 +347,38 @@ class QueueConsumer:
             self._held.awaited.pop(self.queue, None)
             self.connected = False
             self.answered = float("-inf")
-            self.exhausted = False  # messages that are not accepted now are redelivered
+            self._available_now.exhausted = False  # messages that are not accepted now are redelivered
             self._lock.notify_all()
         client.close()
 
     def _step(self, client: Client, subscription: Subscription) -> None:
         wakes = self._wakes
         if self._waits_for_broker() and not self._is_in_doubt():
-            self._flow.announce(subscription)
+            self.flow.announce(subscription)
         self._settle(client)
         if self._looks_deleted:
             self._looks_deleted = False
-            self._ask_end(client)
-        if subscription.overflowed and self._flow.may_begin_anew():
+            self.ask_end(client)
+        if subscription.overflowed and self.flow.may_begin_anew():
             raise ConsumerStalled(SparkCondition.BUFFER_OVERFLOWED(queue=self.queue))
-        self._store(subscription.take_arrived())  # these bytes count when credit is granted
-        left = self._left_to_take()
-        self._flow.regulate(client, subscription, left=left, idles=not self.bounded)
+        self.store(subscription.take_arrived())  # these bytes count when credit is granted
+        left = 0 if self._owner is not None and self._owner.withholds else self._available_now.left_to_take()
+        self.flow.regulate(client, subscription, left=left, idles=not self._available_now.bounded)
         self.counters.credit = subscription.credit
         self._life.asked = True
         # A wake-up during one of the previous calls may have ended a wait inside it: it must not be lost.
         timeout = self._take_timeout() if wakes == self._wakes else 0
         blocks = subscription.take_blocks(timeout, begun=True)
-        self._store(blocks)
+        self.store(blocks)
         if blocks and subscription.credit > sum(len(block.ends) for block in blocks):  # else renew it first
             self._let_gather(blocks, wakes)
         if self._is_in_doubt():
             return
-        if self.bounded and not self.exhausted:
-            self._look_for_end(client, subscription)
-        elif not self._has_credit and not self.exhausted:
+        if self._available_now.is_looking:
+            stalled = self._available_now.look_for_end(client, subscription)
+            if stalled and self._watch.may_help(stalled, held=self._unsettled()):
+                raise ConsumerStalled(SparkCondition.CONSUMER_STALLED(queue=self.queue, count=stalled))
+        elif not self.has_credit and not self.exhausted:
             self._look_for_stall(client)
 
     def _let_gather(self, blocks: Sequence[Block], wakes: int) -> None:
@@ -398,10 +391,10 @@ class QueueConsumer:
                     self._lock.wait(pause)
 
     def _look_for_stall(self, client: Client) -> None:
-        if not self._flow.has_room() or client.under_way_bytes:
+        if not self.flow.has_room() or client.under_way_bytes:
             self._watch.restart()
         elif self._watch.is_due() and not client.capabilities.counts_held_messages:
-            left = self._ask_end(client)
+            left = self.ask_end(client)
             if self._watch.is_stalled(left, held=self._unsettled()):
                 raise ConsumerStalled(SparkCondition.CONSUMER_STALLED(queue=self.queue, count=left))
 
@@ -422,9 +415,9 @@ class QueueConsumer:
         return self._owner is not None and self._owner.in_doubt
 
     def _take_timeout(self) -> float:
-        if (self.bounded and not self.exhausted) or self._is_in_doubt():
+        if self._available_now.is_looking or self._is_in_doubt():
             return QUIET_SECONDS / 2
-        return self._flow.take_timeout()
+        return self.flow.take_timeout()
 
     def _settle(self, client: Client) -> None:
         """Send the settlements of transfers that Spark has processed; drop those of a session that is gone."""
@@ -440,7 +433,7 @@ class QueueConsumer:
             if self._owner.run(finish=wanted != self.sync_done or self._held.stopping):
                 self._life.settled = True
                 self.answered = asked
-            self._ending.dropped(self._owner.take_dropped())
+            self._available_now.dropped(self._owner.take_dropped())
             accepted = self.buffer.accepted
         if wanted != self.sync_done:
             asked = now()
@@ -452,7 +445,8 @@ class QueueConsumer:
                 self.sync_done = wanted
                 self._lock.notify_all()
 
-    def _store(self, blocks: Sequence[Block]) -> None:
+    def store(self, blocks: Sequence[Block]) -> None:
+        """Put transfers that have arrived into the buffer."""
         if blocks and self._owner is not None:
             blocks = self._owner.sift(blocks)
         if not blocks:
@@ -462,156 +456,40 @@ class QueueConsumer:
             first = not self.buffer.waiting
             for block in blocks:
                 self.buffer.append(block, self._protocol)
-                self._flow.arrived(block)
+                self.flow.arrived(block)
             self.counters.arrived(blocks, self.buffer.received, self._clock(), again=again)
-            if self.bounded and self._ending.limit is not None and not self._has_credit and self._options.accepts:
-                for ids in self.buffer.cut_off(self._ending.limit):
-                    add_range(self._excess, *ids)
+            self._available_now.cut_off()
             crashpoints.reached(crashpoints.RECEIVED_UNPLANNED)
             if first or self._held.is_enough():
                 self._lock.notify_all()
-        self._ending.arrived()
+        self._available_now.arrived()
         self._watch.arrived()
         if self._client is not None:
             self._counts.arrived(self._client, blocks[0])
 
-    def _left_to_take(self) -> int:
-        """Number of messages still wanted from this queue."""
-        if self.exhausted or self._life.ending or (self._owner is not None and self._owner.withholds):
-            return 0
-        if self.bounded and self._has_credit and self._ending.target is not None:
-            return max(0, self._ending.target - self.buffer.received)
-        return MAX_CREDIT
-
-    def _ask_end(self, client: Client, subscription: Subscription | None = None) -> int | None:
+    def ask_end(self, client: Client, subscription: Subscription | None = None) -> int | None:
         """Ask the broker for the number of messages that this consumer does not hold; None if not known.
 
         ``subscription``: what has arrived before the answer is stored, so that it counts as received.
         """
         info = client.query_queue(self.queue)
         if subscription is not None:
-            self._store(subscription.take_arrived())
+            self.store(subscription.take_arrived())
         if info is None:
             # Broker-J does not notify the consumers of a deleted queue: it just stops sending.
             raise ResourceDeleted(408, None, SparkCondition.QUEUE_DELETED(queue=self.queue), "queue.query")
-        self._ending.alone = info.subscriber_count is not None and info.subscriber_count <= 1
+        self._available_now.surveyed(info.subscriber_count)
         if info.message_count is None:
             return None
         with self._lock:
-            return self._estimate(info.message_count, counts_held=client.capabilities.counts_held_messages)
+            return self.estimate(info.message_count, counts_held=client.capabilities.counts_held_messages)
 
-    def _estimate(self, message_count: int, *, counts_held: bool) -> int:
+    def estimate(self, message_count: int, *, counts_held: bool) -> int:
         """Record the end position of the queue; return the number of messages that this consumer does not hold."""
         held = self.buffer.held_by_session if counts_held and self._options.accepts else 0
         left = max(0, message_count - held)
         self.end_estimate = self.buffer.received + left
         return left
-
-    # --- AvailableNow
-
-    def _begin_ending(self, client: Client) -> None:
-        info = client.query_queue(self.queue)
-        there = 0 if info is None else info.message_count
-        others = info is not None and info.subscriber_count != 0
-        # With accept-mode none, sessions hold no messages, and none is redelivered.
-        may_hold = others and self._options.accepts and not self._ended_in_order
-        lost_for = self._dying_s if may_hold else 0.0
-        with self._lock:
-            confirmed = self._confirmed if self._owner is None else self.buffer.accepted
-            if not self._options.accepts:
-                confirmed = self.buffer.received
-            target = self._ending.begin(there, received=self.buffer.received, confirmed=confirmed, lost_for=lost_for)
-            if self._options.selector is None and there is not None:
-                self.end_estimate = target
-
-    def _look_for_end(self, client: Client, subscription: Subscription) -> None:
-        if self._life.ending:
-            self._exhaust(client, subscription)
-            return
-        if client.under_way_bytes:
-            self._ending.arrived()  # a part of a message has
-            return
-        self._second_count.take()
-        if self._ending.wants_count():
-            self._recount(client, subscription)
-        if self._ending.reached(self.buffer.received):
-            self._exhaust(client, subscription)
-            return
-        if not self._ending.wants_flush():
-            return
-        blocks = self._flow.probe(subscription)
-        if blocks is None:
-            return
-        if blocks:
-            self._store(blocks)
-        self._flow.leave_turn()
-        if blocks:
-            return
-        busy = self.buffer.planned > self.buffer.accepted
-        if self._ending.empty_round(lambda: self._ask_end(client), received=self.buffer.received, busy=busy):
-            self._exhaust(client, subscription)
-        elif self._ending.stalled and self._watch.may_help(self._ending.stalled, held=self._unsettled()):
-            raise ConsumerStalled(SparkCondition.CONSUMER_STALLED(queue=self.queue, count=self._ending.stalled))
-
-    def _recount(self, client: Client, subscription: Subscription) -> None:
-        """Count the queue again, before anything else arrives: while messages arrive, on another connection.
-
-        Where this thread was kept from reading, messages arrive although it was quiet: those before the answer.
-        """
-        in_vain = self._second_count.failures >= MOST_FAILED_COUNTS
-        if (in_vain or self._ending.is_quiet()) and not self._flow.paused:
-            if in_vain:
-                _log.warning(
-                    "queue %r: no second connection could be had %d times, so its messages are counted behind those "
-                    "that are under way: this AvailableNow query may read more than was there at its start",
-                    self.queue, self._second_count.failures,
-                )  # fmt: skip
-            left = self._ask_end(client, subscription)
-            self._ending.recounted(left, received=self.buffer.received)
-        else:
-            self._ending.not_recounted()  # until there is an answer
-            self._second_count.begin(self._connect_beside, partial(self._counted_apart, self._life))
-
-    def _connect_beside(self) -> Client:
-        """Another client, to the same host: on another one the queue may be another one. On any thread."""
-        return self._connector(self._hosts.only_current(self._options.connect_options()))
-
-    def _counted_apart(self, life: Incarnation, other: Client, info: QueueInfo | None) -> Callable[[], None]:
-        """Take the answer to a second count, on its thread, with the position that it belongs to; return what this
-        consumer does with it."""
-        counts_held = other.capabilities.counts_held_messages
-        if info is None:
-            return partial(self.surveyed, None, counts_held=counts_held)
-        with self._lock:
-            there, received = info.message_count, self.buffer.received
-            left = None if there is None else self._estimate(there, counts_held=counts_held)
-            under_way = max(0, (self._flow.most or 0) - self.buffer.held_by_session)
-
-        def use() -> None:
-            if self._life is life and self._ending.limit is None:
-                self._ending.recounted(left, received=received, under_way=under_way)
-
-        return use
-
-    def _exhaust(self, client: Client, subscription: Subscription) -> None:
-        """End the queue; without credit, once no more messages arrive: those beyond the end go back."""
-        if not self._has_credit:
-            if not self._life.ending:
-                self._life.ending = True
-                self._life.ceased_at = self._clock()
-                subscription.cease()
-            if self._excess:
-                client.release(self._excess)
-                self._excess = []
-            if not subscription.ceased:
-                if self._flow.paused or client.under_way_bytes:
-                    self._life.ceased_at = self._clock()  # the answer may wait behind what is not read yet
-                elif self._clock() >= max(self._life.ceased_at, self._ending.last_arrival) + CEASE_SECONDS:
-                    subscription.cancel()  # it waits for the answer, too, and gives the connection up
-                return
-        with self._lock:
-            self.exhausted = True
-            self._lock.notify_all()
 
     # --- end of an incarnation
 
@@ -624,8 +502,7 @@ class QueueConsumer:
     def _end_incarnation(self, *, keep_waiting: bool) -> None:
         if self._owner is not None:
             self._owner.left()
-        self._flow.end()
-        self._excess = []
+        self.flow.end()
         with self._lock:
             if self._life.served:
                 self.counters.session_ended(self.buffer, repeats=not keep_waiting and self._owner is None)

@@ -64,8 +64,7 @@ class Receiver:
             return
         self.started = True
         for consumer in self.consumers:
-            consumer.bounded = bounded
-            consumer.start()
+            consumer.start(bounded=bounded)
         self._survey.start()
 
     def stop(self) -> None:

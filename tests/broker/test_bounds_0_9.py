@@ -100,7 +100,7 @@ def test_held_bytes_stay_within_the_bound_that_the_documents_name(
                 driver.batches.clear()
                 wait_until(
                     lambda: all(
-                        each.buffer.received >= PER_QUEUE or not each._flow.has_room() for each in receiver.consumers
+                        each.buffer.received >= PER_QUEUE or not each.flow.has_room() for each in receiver.consumers
                     ),
                     "nothing more may come",
                 )

@@ -103,14 +103,14 @@ def test_messages_of_all_sizes_within_a_small_buffer(place: Place) -> None:
     place.publish(sent)
     driver = place.driver(available_now=True, bufferBytes="4m", maxBytesPerTrigger="2m")
     receiver = driver.reader._stream._receiver  # type: ignore[union-attr]
-    most, store = 0, receiver.consumers[0]._store
+    most, store = 0, receiver.consumers[0].store
 
     def measured(blocks: object) -> None:
         nonlocal most
         store(blocks)  # type: ignore[arg-type]
         most = max(most, receiver.held.bytes)
 
-    receiver.consumers[0]._store = measured  # type: ignore[method-assign]
+    receiver.consumers[0].store = measured  # type: ignore[method-assign]
     assert drained(driver) == sent
     assert most <= (4 << 20) + SLACK_BYTES + 2_001_000
 
@@ -356,9 +356,9 @@ def test_a_batch_may_take_longer_than_the_broker_waits_for_its_reader(
         stream = driver.reader._stream
         assert stream is not None
         (consumer,) = stream._receiver.consumers
-        first = consumer._flow.most
+        first = consumer.flow.most
         wait_until(lambda: consumer.buffer.incarnation == 1 and consumer.connected, "the next session", 120)
-        assert consumer._flow.most == 4 < (first or 0), "as many as fit into the buffer"
+        assert consumer.flow.most == 4 < (first or 0), "as many as fit into the buffer"
         driver.until(lambda rows: set(bodies(rows)) == set(sent))
         driver.trigger()
         place.stop()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the times after which the source counts a queue again and replaces a stalled consumer."""
     monkeypatch.setattr(drain_detector, "SETTLING_SECONDS", 0.1)
-    monkeypatch.setattr("amqp_spark.datasource.queue_consumer.SETTLING_SECONDS", 0.1)
+    monkeypatch.setattr("amqp_spark.datasource.available_now.SETTLING_SECONDS", 0.1)
     monkeypatch.setattr(drain_detector, "STALLED_SECONDS", 0.2)
     monkeypatch.setattr(consumer_watch, "QUIET_SECONDS", 0.1)
     monkeypatch.setattr(consumer_watch, "CERTAIN_SECONDS", 0.05)

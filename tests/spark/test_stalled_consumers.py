@@ -28,7 +28,7 @@ def fake() -> FakeBroker:
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the times after which the source counts a queue again and replaces a stalled consumer."""
     monkeypatch.setattr(drain_detector, "SETTLING_SECONDS", 0.1)
-    monkeypatch.setattr("amqp_spark.datasource.queue_consumer.SETTLING_SECONDS", 0.1)
+    monkeypatch.setattr("amqp_spark.datasource.available_now.SETTLING_SECONDS", 0.1)
     monkeypatch.setattr(drain_detector, "STALLED_SECONDS", 0.2)
     monkeypatch.setattr(drain_detector, "_LONGEST_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(consumer_watch, "QUIET_SECONDS", 0.05)

@@ -18,8 +18,8 @@ from amqp_core.errors import (
 )
 from amqp_spark.datasource import consumer_setup, consumer_watch, drain_detector
 from amqp_spark.datasource import unsettled as module
+from amqp_spark.datasource.available_now import AvailableNow
 from amqp_spark.datasource.block_server import fetch
-from amqp_spark.datasource.queue_consumer import QueueConsumer
 from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 from amqp_spark.datasource.receiver import Receiver
 from amqp_spark.datasource.unsettled import HIGHEST, UnsettledFlowControl
@@ -59,7 +59,7 @@ def make(fake: FakeBroker) -> Iterator[Callable[..., Receiver]]:
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the times after which the source counts a queue again and replaces a stalled consumer."""
     monkeypatch.setattr(drain_detector, "SETTLING_SECONDS", 0.2)
-    monkeypatch.setattr("amqp_spark.datasource.queue_consumer.SETTLING_SECONDS", 0.2)
+    monkeypatch.setattr("amqp_spark.datasource.available_now.SETTLING_SECONDS", 0.2)
     monkeypatch.setattr(consumer_watch, "QUIET_SECONDS", 0.05)
     monkeypatch.setattr(drain_detector, "STALLED_SECONDS", 0.3)
     monkeypatch.setattr(consumer_watch, "CERTAIN_SECONDS", 0.05)
@@ -305,14 +305,14 @@ def test_available_now_counts_what_arrives_with_the_second_count_as_received(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reader was kept from reading, so that the queue seemed quiet; the broker counts what it has not sent yet."""
-    recount = QueueConsumer._recount
+    recount = AvailableNow._recount
 
-    def kept_from_reading(consumer: QueueConsumer, *given: Any) -> None:
+    def kept_from_reading(available_now: AvailableNow, *given: Any) -> None:
         fake.publish("q", *numbers(50, 50))
         fake.counts = [0]
-        recount(consumer, *given)
+        recount(available_now, *given)
 
-    monkeypatch.setattr(QueueConsumer, "_recount", kept_from_reading)
+    monkeypatch.setattr(AvailableNow, "_recount", kept_from_reading)
     fake.publish("q", *numbers(50))
     fake.counts = [0, 0]
     assert drained(Driver(readers(), available_now=True)) == numbers(100)
@@ -421,7 +421,7 @@ def test_available_now_does_not_wait_for_ever_for_the_end_of_its_subscription(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that lives and does not answer basic.cancel: the next session ends the query."""
-    monkeypatch.setattr("amqp_spark.datasource.queue_consumer.CEASE_SECONDS", 0.1)
+    monkeypatch.setattr("amqp_spark.datasource.available_now.CEASE_SECONDS", 0.1)
     monkeypatch.setattr(FakeSubscription, "ceased", property(lambda subscription: len(fake.subscriptions) > 1))
 
     def given_up(subscription: FakeSubscription) -> NoReturn:
