@@ -8,6 +8,7 @@ import math
 import socket
 import sys
 import tempfile
+import urllib.request
 import uuid
 from contextlib import closing
 from pathlib import Path
@@ -290,6 +291,31 @@ def test_a_port_in_use_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert f"port {port}" in warning
     assert "prometheus_port" in warning
+
+
+def test_a_connection_that_is_silent_is_closed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("amqp_spark.monitoring.scrape_port._Handler.timeout", 0.3)
+    with Metrics(prometheus_port=0) as metrics:
+        metrics.onQueryStarted(started())
+        assert metrics.port is not None
+        for said in (b"", b"GET /metrics HTTP/1.1\r\nHost: h\r\n"):
+            with socket.create_connection(("127.0.0.1", metrics.port), timeout=30.0) as silent:
+                silent.sendall(said)
+                assert silent.recv(1) == b""
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=60) as response:
+            assert b'amqp_spark_query_active{query="copied"} 1.0' in response.read()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_name_of_an_address_and_one_that_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    with Metrics(prometheus_port=0, prometheus_address="localhost") as metrics:
+        assert metrics.port
+    assert caplog.messages == []
+    with Metrics(prometheus_port=0, prometheus_address="no-such-host.invalid") as metrics:
+        assert metrics.port is None
+    assert "nothing is served on no-such-host.invalid" in caplog.text
 
 
 def test_without_the_packages_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
