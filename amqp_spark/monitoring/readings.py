@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
@@ -118,8 +118,13 @@ def read_progress(progress: StreamingQueryProgress) -> Reading:
 
 
 def backlog_of(sources: Iterable[object]) -> Number | None:
-    """Messages that are in no batch yet, over the ``sources`` of a progress event; None if no backlog is known."""
-    return total(queue.backlog for source in sources for queue in _queues(getattr(source, "latestOffset", None)))
+    """Messages that are in no batch yet, over the ``sources`` of a progress event; as :func:`whole_backlog`."""
+    return whole_backlog(queue for source in sources for queue in _queues(getattr(source, "latestOffset", None)))
+
+
+def whole_backlog(queues: Iterable[QueueReading]) -> Number | None:
+    """Messages that are in no batch yet, over all queues; None if one backlog is not known."""
+    return _whole([queue.backlog for queue in queues])
 
 
 def _time(text: str) -> datetime:
@@ -174,7 +179,10 @@ def _both(one: QueueReading, other: QueueReading) -> QueueReading:
     for field in fields(QueueReading):
         if field.name != "queue":
             values = getattr(one, field.name), getattr(other, field.name)
-            numbers[field.name] = max(known(values), default=None) if field.name == "oldest_s" else total(values)
+            if field.name == "oldest_s":
+                numbers[field.name] = max(known(values), default=None)
+            else:
+                numbers[field.name] = _whole(values) if field.name == "backlog" else total(values)
     return QueueReading(queue=one.queue, **numbers)
 
 
@@ -187,3 +195,8 @@ def total(values: Any) -> Number | None:
     """The sum of the values that are known; None if none is."""
     found = known(values)
     return sum(found) if found else None
+
+
+def _whole(values: Sequence[Number | None]) -> Number | None:
+    """The sum of all values; None if one is not known: the sum of the others would look like that of all."""
+    return None if None in values else total(values)

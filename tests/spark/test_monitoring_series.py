@@ -56,16 +56,19 @@ def queue(backlog: int | None = None, **counts: object) -> dict[str, object]:
 
 
 def progress(
-    batch: int, latest: object, *, rows: int = 10, run: str = RUN, written: int = -1, name: str | None = "copied"
+    batch: int, *latest: object, rows: int = 10, run: str = RUN, written: int = -1, name: str | None = "copied"
 ) -> QueryProgressEvent:
-    source = {
-        "description": "amqp", "startOffset": None, "endOffset": None, "latestOffset": latest, "numInputRows": rows,
-        "inputRowsPerSecond": 5.0, "processedRowsPerSecond": 5.0, "metrics": {},
-    }  # fmt: skip
+    sources = [
+        {
+            "description": "amqp", "startOffset": None, "endOffset": None, "latestOffset": each, "numInputRows": rows,
+            "inputRowsPerSecond": 5.0, "processedRowsPerSecond": 5.0, "metrics": {},
+        }
+        for each in latest
+    ]  # fmt: skip
     fields: dict[str, Any] = {
         "id": ID, "runId": run, "name": name, "timestamp": f"2026-01-01T00:00:{10 * batch:02}.000Z", "batchId": batch,
         "batchDuration": 2000, "durationMs": {"addBatch": 1500, "triggerExecution": 2000}, "eventTime": {},
-        "stateOperators": [], "sources": [source], "numInputRows": rows, "inputRowsPerSecond": 5.0,
+        "stateOperators": [], "sources": sources, "numInputRows": rows, "inputRowsPerSecond": 5.0,
         "processedRowsPerSecond": 5.0, "observedMetrics": {},
         "sink": {"description": "sink", "numOutputRows": written, "metrics": {}},
     }  # fmt: skip
@@ -114,6 +117,30 @@ def test_backlog_trend_and_time_to_drain(metrics: Metrics) -> None:
     assert column(frame, "backlog") == [1000, 800, 600, None, 0]
     assert column(frame, "backlog_per_s")[:3] == pytest.approx([None, -20, -20])
     assert column(frame, "drain_s")[1:] == [40, 30, None, 0]
+
+
+def test_the_backlog_of_a_part_of_the_queues_is_not_shown_as_that_of_all(metrics: Metrics) -> None:
+    metrics.onQueryStarted(started())
+    for batch, of_b in enumerate([50, None, None, 20]):
+        metrics.onQueryProgress(progress(batch, {"a": queue(1000 - 100 * batch), "b": queue(of_b)}))
+        samples = exported(metrics)
+        assert samples['amqp_spark_source_backlog_messages{query="copied",queue="a"}'] == 1000 - 100 * batch
+        assert ('amqp_spark_backlog_drain_seconds{query="copied"}' in samples) == (batch == 3)
+    frame = metrics.history()
+    assert column(frame, "backlog") == [1050, None, None, 720]
+    assert column(frame, "backlog_per_s") == pytest.approx([None, None, None, -11])
+    assert column(frame, "drain_s")[1:] == pytest.approx([None, None, 720 / 11])
+    assert column(metrics.history(by_queue=True), "backlog")[:4] == [1000, 50, 900, None]
+
+
+def test_queues_of_one_name_on_two_brokers(metrics: Metrics) -> None:
+    for batch, backlogs in enumerate([(3, 4), (3, None)]):
+        one, other = ({"a": queue(backlog, oldestSeconds=backlog, received=1)} for backlog in backlogs)
+        metrics.onQueryProgress(progress(batch, one, other))
+    frame = metrics.history(by_queue=True)
+    assert column(frame, "backlog") == [7, None]
+    assert column(frame, "received") == [2, 0]
+    assert column(frame, "oldest_s") == [4, 3]
 
 
 def test_a_growing_backlog_never_drains(metrics: Metrics) -> None:
@@ -189,7 +216,7 @@ def test_nothing_waits_and_nothing_grows_while_a_query_is_idle(metrics: Metrics)
     """Spark sends no numbers then: those of the last batch would stay."""
     metrics.onQueryStarted(started())
     for batch, backlog in enumerate([100, 200]):
-        metrics.onQueryProgress(progress(batch, {"a": queue(backlog, oldestSeconds=590.0, waiting=7), "b": queue()}))
+        metrics.onQueryProgress(progress(batch, {"a": queue(backlog, oldestSeconds=590.0, waiting=7), "b": queue(0)}))
     of_a = '{query="copied",queue="a"}'
     of_query = '{query="copied"}'
     names = (
