@@ -74,6 +74,8 @@ _KEYS: Final = {
     "spool_bytes": "spoolBytes",
 }
 """Field -> its key in the object ``metrics`` of a queue."""
+_MOST: Final = 1 << 53
+"""A greater number is not of this connector; sums of many such ones still fit into a DataFrame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +142,7 @@ def _queues(latest: object) -> Iterator[QueueReading]:
     if isinstance(latest, str):
         try:
             latest = json.loads(latest)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
     if not isinstance(latest, dict):
         return
@@ -156,14 +158,15 @@ def _queue(queue: str, entry: dict[str, Any]) -> QueueReading | None:
         metrics = {}
         if "backlog" not in entry and "lag" not in entry:  # streams of RabbitMQ have a lag
             return None
-    numbers = {field: _finite_number(metrics.get(key)) for field, key in _KEYS.items()}
-    return QueueReading(queue=queue, backlog=_finite_number(entry.get("backlog", entry.get("lag"))), **numbers)
+    numbers = {field: _number(field, metrics.get(key)) for field, key in _KEYS.items()}
+    return QueueReading(queue=queue, backlog=_number("backlog", entry.get("backlog", entry.get("lag"))), **numbers)
 
 
-def _finite_number(value: object) -> Number | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+def _number(field: str, value: object) -> Number | None:
+    """A value as the field may have it, else None: other sources may have anything under the same keys."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
         return None
-    return value
+    return value if isinstance(value, int) or field == "oldest_s" else None
 
 
 def _merged(queues: Iterator[QueueReading]) -> tuple[QueueReading, ...]:

@@ -195,6 +195,28 @@ def test_a_query_without_a_name_has_its_id_and_other_sources_have_no_queues(metr
     assert not [name for name in exported(metrics) if "source" in name]
 
 
+@pytest.mark.parametrize("number", ["0.5", "1e400", "-1", "NaN", "true", '"7"', "1" + "0" * 400, str(1 << 62), "[]"])
+def test_a_number_of_another_source_that_is_none(
+    metrics: Metrics, caplog: pytest.LogCaptureFixture, number: str
+) -> None:
+    latest = f'{{"a": {{"backlog": {number}, "metrics": {{"received": {number}, "bufferBytes": {number}}}}}}}'
+    for batch in range(2):
+        metrics.onQueryProgress(progress(batch, latest))
+    frame = metrics.history()
+    for name in ("backlog", "received", "buffer_bytes"):
+        assert column(frame, name) == [None, None]
+    assert len(metrics.history(by_queue=True)) == 2
+    assert not [name for name in exported(metrics) if "backlog" in name]
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("latest", ["[" * 100_000, '{"a": {"backlog": 1' + "0" * 5000 + "}}"])
+def test_what_another_source_has_that_cannot_be_read(metrics: Metrics, latest: str) -> None:
+    metrics.onQueryProgress(progress(0, latest))
+    assert len(metrics.history()) == 1
+    assert metrics.history(by_queue=True).empty
+
+
 def test_a_stream_of_rabbitmq_has_its_lag_as_backlog(metrics: Metrics) -> None:
     metrics.onQueryProgress(progress(0, {"log": {"lag": 12, "offset": 40, "rowsPerSecond": 1.5}}))
     assert column(metrics.history(), "backlog") == [12]
