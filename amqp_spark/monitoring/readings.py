@@ -97,7 +97,12 @@ class Reading:
 
 def label_of(query_id: object, name: str | None) -> str:
     """The name under which a query is kept: its own, or its id."""
-    return name or str(query_id)
+    return _text(name or str(query_id))
+
+
+def _text(name: str) -> str:
+    """A name that every output can encode: with half of a surrogate pair, which JSON may have, each scrape fails."""
+    return name.encode(errors="backslashreplace").decode()
 
 
 def read_progress(progress: StreamingQueryProgress) -> Reading:
@@ -147,7 +152,7 @@ def _queues(latest: object) -> Iterator[QueueReading]:
     if not isinstance(latest, dict):
         return
     for queue, entry in latest.items():
-        if isinstance(entry, dict) and (found := _queue(queue, entry)) is not None:
+        if isinstance(entry, dict) and (found := _queue(_text(queue), entry)) is not None:
             yield found
 
 

@@ -217,6 +217,18 @@ def test_what_another_source_has_that_cannot_be_read(metrics: Metrics, latest: s
     assert metrics.history(by_queue=True).empty
 
 
+def test_names_that_are_no_valid_unicode_are_escaped(metrics: Metrics, tmp_path: Path) -> None:
+    query = "half \ud800"
+    metrics.onQueryStarted(started(query))
+    metrics.onQueryProgress(progress(0, '{"q\\udfff": {"backlog": 3}, "é": {"backlog": 4}}', name=query))
+    samples = exported(metrics)
+    assert samples[r'amqp_spark_batches_total{query="half \\ud800"}'] == 1
+    assert samples[r'amqp_spark_source_backlog_messages{query="half \\ud800",queue="q\\udfff"}'] == 3
+    assert samples[r'amqp_spark_source_backlog_messages{query="half \\ud800",queue="é"}'] == 4
+    metrics.history(by_queue=True).to_csv(tmp_path / "history.csv")
+    assert show(metrics.history())._repr_png_().startswith(b"\x89PNG")
+
+
 def test_a_stream_of_rabbitmq_has_its_lag_as_backlog(metrics: Metrics) -> None:
     metrics.onQueryProgress(progress(0, {"log": {"lag": 12, "offset": 40, "rowsPerSecond": 1.5}}))
     assert column(metrics.history(), "backlog") == [12]
