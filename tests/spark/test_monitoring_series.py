@@ -410,6 +410,14 @@ def test_a_picture_of_no_batch(metrics: Metrics) -> None:
     assert show(metrics.history())._repr_png_().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("name", [r"$\frac$", "a$b_$", r"5\$", "a_b^c%#{"])
+def test_a_picture_of_a_query_whose_name_looks_like_mathematics(metrics: Metrics, name: str) -> None:
+    metrics.onQueryProgress(progress(0, {"a": queue(5)}, name=name))
+    picture = show(metrics.history())
+    assert picture._repr_png_().startswith(b"\x89PNG")
+    assert picture.figure.get_suptitle() == name
+
+
 # --- reports between processes
 
 
