@@ -225,6 +225,7 @@ class Query:
         self.recentProgress.append(
             SimpleNamespace(
                 batchId=batch_id, numInputRows=rows, processedRowsPerSecond=1234.5, sources=[source],
+                timestamp=f"2026-01-01T00:00:00.{len(self.recentProgress):03}Z",
                 sink=SimpleNamespace(numOutputRows=written),
             )
         )  # fmt: skip
