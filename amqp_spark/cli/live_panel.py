@@ -74,10 +74,10 @@ class LivePanel:
         with self._lock:
             self._phase = text
 
-    def show(self, recent: Iterable[StreamingQueryProgress]) -> None:
-        """Take the progress events of a query; those that were there before are passed over."""
+    def show(self, new: Iterable[StreamingQueryProgress]) -> None:
+        """Take the new progress events of a query."""
         with self._lock:
-            self._tracks.add(recent)
+            self._tracks.add(new)
 
     def tasks(self, done: int, total: int) -> None:
         """Show the progress of an action that has no batches."""

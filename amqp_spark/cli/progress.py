@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
@@ -20,8 +20,8 @@ _TASKS_SECONDS = 10  # between two lines about tasks
 class Display(Protocol):
     """What shows the progress in place of lines."""
 
-    def show(self, recent: Iterable[StreamingQueryProgress], /) -> None:
-        """Take Spark's last progress events, of which some may have been there before."""
+    def show(self, new: Iterable[StreamingQueryProgress], /) -> None:
+        """Take the progress events that are new."""
 
     def tasks(self, done: int, total: int, /) -> None:
         """Show the progress of an action that has no batches."""
@@ -58,6 +58,9 @@ class Progress:
         self._on_batch = on_batch
         self._started = time.monotonic()
         self._seen = -1
+        self._last: tuple[int, str] | None = None
+        """Number and time of the last event."""
+        self._backlog: Number | None = None
         self._tasks = (time.monotonic(), 0)
         self._display = display
         self._bar = _bar(stream) if live and not quiet and display is None and stream.isatty() else None
@@ -66,12 +69,11 @@ class Progress:
         """Process the batches that have finished since the last call."""
         from amqp_spark.monitoring.readings import backlog_of  # noqa: PLC0415 - --help must not wait for Spark, pandas
 
-        backlog: Number | None = None
-        recent = query.recentProgress
+        new = self._new(query.recentProgress)
         if self._display is not None:
-            self._display.show(recent)
-        for each in recent:
-            backlog = backlog_of(each.sources)
+            self._display.show(new)
+        for each in new:
+            self._backlog = backlog_of(each.sources)
             rows = each.numInputRows
             if each.batchId <= self._seen or rows == 0:
                 continue
@@ -83,16 +85,24 @@ class Progress:
             written = each.sink.numOutputRows
             if written >= 0:  # -1: this sink does not count
                 self.written = written + (self.written or 0)
-            self._batch(each.batchId, rows, each.processedRowsPerSecond, _written(rows, written), backlog)
+            self._batch(each.batchId, rows, each.processedRowsPerSecond, _written(rows, written))
         if self._bar is not None:
-            self._bar.set_postfix_str(f"{_batches(self.batches)}{_also(backlog)}", refresh=True)
+            self._bar.set_postfix_str(f"{_batches(self.batches)}{_also(self._backlog)}", refresh=True)
 
-    def _batch(self, batch_id: int, rows: int, rate: float | None, written: str, backlog: Number | None) -> None:
+    def _new(self, recent: Sequence[StreamingQueryProgress]) -> Sequence[StreamingQueryProgress]:
+        """The events behind the last one of the call before, by their places: the clock may have been set back."""
+        names = [(each.batchId, each.timestamp) for each in recent]
+        seen = next((place for place in reversed(range(len(names))) if names[place] == self._last), -1)
+        if names:
+            self._last = names[-1]
+        return recent[seen + 1 :]
+
+    def _batch(self, batch_id: int, rows: int, rate: float | None, written: str) -> None:
         if self._bar is not None:
             self._bar.update(rows)
         elif not self._quiet and self._display is None:
             per_second = "" if rate is None else f", {rate:,.0f} rows/s"
-            self.say(f"batch {batch_id}: {rows:,} rows{per_second}{written}{_also(backlog)}")
+            self.say(f"batch {batch_id}: {rows:,} rows{per_second}{written}{_also(self._backlog)}")
 
     def tasks(self, done: int, total: int) -> None:
         """Show the progress of an action that has no batches."""

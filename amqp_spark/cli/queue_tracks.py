@@ -81,18 +81,15 @@ class QueueTracks:
         self._fresh_until = clock()
         self._series = QuerySeries("", "", TREND_BATCHES)
         self._courses: dict[str, _Course] = {}
-        self._until = ""
         self._at: datetime | None = None
         self.last: LastBatch | None = None
         self.rows = 0
         self.batches = 0
 
-    def add(self, recent: Iterable[StreamingQueryProgress]) -> None:
-        """Take the events that are new; Spark hands out the last 100 of them each time."""
-        for progress in recent:
-            if progress.timestamp > self._until:  # ISO 8601, of one length and in UTC
-                self._until = progress.timestamp
-                self._add(self._series.add(read_progress(progress)))
+    def add(self, new: Iterable[StreamingQueryProgress]) -> None:
+        """Take events, each of them once; their clock may have been set back between two."""
+        for progress in new:
+            self._add(self._series.add(read_progress(progress)))
 
     def _add(self, batch: Batch) -> None:
         reading = batch.reading
@@ -100,7 +97,7 @@ class QueueTracks:
             self.last = LastBatch(number=reading.batch, rows=reading.rows_in, seconds=reading.batch_s)
             self.rows += reading.rows_in
             self.batches += 1
-        since = 0.0 if self._at is None else (reading.time - self._at).total_seconds()
+        since = 0.0 if self._at is None else max(0.0, (reading.time - self._at).total_seconds())
         seconds, self._at = since or reading.batch_s, reading.time
         expected = max(2 * reading.batch_s, min(1.5 * since, MOST_FRESH_SECONDS))
         self._fresh_until = self._clock() + max(FRESH_SECONDS, expected)
@@ -137,7 +134,7 @@ def _track(queue: str, course: _Course) -> Track:
         return Track(queue=queue, rate=course.rate)
     now, backlog = course.points[-1]
     ages = [((time - now).total_seconds(), float(value)) for time, value in course.points]
-    growth = slope([(age, value) for age, value in ages[-TREND_BATCHES:] if age >= -TREND_SECONDS])
+    growth = slope([(age, value) for age, value in ages[-TREND_BATCHES:] if -TREND_SECONDS <= age <= 0])
     return Track(
         queue=queue,
         rate=course.rate,

@@ -150,6 +150,11 @@ class Report:
         found = (each for each in self.findings if (each.section, each.name) == (section, name))
         return next(found, None)
 
+    def is_wrong(self, section: str, *names: str) -> bool:
+        """Whether one of these findings of a section is an error."""
+        found = (self.of(section, name) for name in names)
+        return any(each is not None and each.status is Status.ERROR for each in found)
+
     def ordered(self) -> list[Finding]:
         """The findings, those of one section together, in the order in which the sections were first looked at."""
         sections = list(dict.fromkeys(each.section for each in self.findings))

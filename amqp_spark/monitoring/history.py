@@ -77,7 +77,12 @@ COLUMNS: Final[dict[str, Column]] = {
     "rows_out_per_s": Column(
         REAL, "rows/s", "rows written, over the duration of the batch", lambda b: _rate(b.rows_out, b.reading.batch_s)
     ),
-    "backlog": Column(WHOLE, "messages", "in no batch yet, when this one was planned", lambda b: b.backlog),
+    "backlog": Column(
+        WHOLE,
+        "messages",
+        "in no batch yet, when this one was planned; NA if one queue does not tell",
+        lambda b: b.backlog,
+    ),
     "backlog_per_s": Column(
         REAL, "messages/s", "growth of the backlog over 5 minutes; negative: it shrinks", lambda b: b.backlog_per_s
     ),

@@ -16,6 +16,7 @@ from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import MissingExtra, OptionError
 from amqp_spark.monitoring import history, prometheus
 from amqp_spark.monitoring.readings import label_of, read_progress
+from amqp_spark.monitoring.scrape_port import ScrapePort
 from amqp_spark.monitoring.series import QuerySeries
 from amqp_spark.reports import Inbox, ReportsUnavailable
 
@@ -99,7 +100,7 @@ class Metrics(StreamingQueryListener):
         """By label."""
         self._unknown: deque[dict[str, Any]] = deque(maxlen=MOST_UNKNOWN)
         self._has_failed: set[str] = set()
-        self._server: Any = None
+        self._server: ScrapePort | None = None
         self._registry = registry
         self._collector = prometheus.Collector(self._queries.values, self._lock)
         if prometheus_port is not None or registry is not None:
@@ -121,8 +122,7 @@ class Metrics(StreamingQueryListener):
         """Stop serving and receiving; remove the listener from the session first. The history stays."""
         server, self._server, self.port = self._server, None, None
         if server is not None:
-            server.shutdown()
-            server.server_close()
+            server.close()
         if self._registry is not None:
             registry, self._registry = self._registry, None
             registry.unregister(self._collector)
@@ -254,7 +254,7 @@ class Metrics(StreamingQueryListener):
         if port is None:
             return
         try:
-            self._server, _ = prometheus_client.start_http_server(port, address, registry)
+            self._server = ScrapePort(port, address, registry)
         except OSError as error:
             _log.warning(
                 "metrics: nothing is served on %s port %d: %s. The query goes on; give another prometheus_port "

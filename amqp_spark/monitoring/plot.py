@@ -74,7 +74,7 @@ def show(query: StreamingQuery | pd.DataFrame) -> Picture:
     duration.set_xlabel("time (UTC)")
     figure.autofmt_xdate()
     names = ", ".join(dict.fromkeys(map(str, frame["query"])))
-    figure.suptitle(names or "no batch yet")
+    figure.suptitle(names or "no batch yet", parse_math=False, usetex=False)  # a name may have a "$"
     return Picture(figure)
 
 

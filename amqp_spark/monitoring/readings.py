@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
@@ -74,6 +74,8 @@ _KEYS: Final = {
     "spool_bytes": "spoolBytes",
 }
 """Field -> its key in the object ``metrics`` of a queue."""
+_MOST: Final = 1 << 53
+"""A greater number is not of this connector; sums of many such ones still fit into a DataFrame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,12 @@ class Reading:
 
 def label_of(query_id: object, name: str | None) -> str:
     """The name under which a query is kept: its own, or its id."""
-    return name or str(query_id)
+    return _text(name or str(query_id))
+
+
+def _text(name: str) -> str:
+    """A name that every output can encode: with half of a surrogate pair, which JSON may have, each scrape fails."""
+    return name.encode(errors="backslashreplace").decode()
 
 
 def read_progress(progress: StreamingQueryProgress) -> Reading:
@@ -118,8 +125,13 @@ def read_progress(progress: StreamingQueryProgress) -> Reading:
 
 
 def backlog_of(sources: Iterable[object]) -> Number | None:
-    """Messages that are in no batch yet, over the ``sources`` of a progress event; None if no backlog is known."""
-    return total(queue.backlog for source in sources for queue in _queues(getattr(source, "latestOffset", None)))
+    """Messages that are in no batch yet, over the ``sources`` of a progress event; as :func:`whole_backlog`."""
+    return whole_backlog(queue for source in sources for queue in _queues(getattr(source, "latestOffset", None)))
+
+
+def whole_backlog(queues: Iterable[QueueReading]) -> Number | None:
+    """Messages that are in no batch yet, over all queues; None if one backlog is not known."""
+    return _whole([queue.backlog for queue in queues])
 
 
 def _time(text: str) -> datetime:
@@ -135,12 +147,12 @@ def _queues(latest: object) -> Iterator[QueueReading]:
     if isinstance(latest, str):
         try:
             latest = json.loads(latest)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
     if not isinstance(latest, dict):
         return
     for queue, entry in latest.items():
-        if isinstance(entry, dict) and (found := _queue(queue, entry)) is not None:
+        if isinstance(entry, dict) and (found := _queue(_text(queue), entry)) is not None:
             yield found
 
 
@@ -151,14 +163,15 @@ def _queue(queue: str, entry: dict[str, Any]) -> QueueReading | None:
         metrics = {}
         if "backlog" not in entry and "lag" not in entry:  # streams of RabbitMQ have a lag
             return None
-    numbers = {field: _finite_number(metrics.get(key)) for field, key in _KEYS.items()}
-    return QueueReading(queue=queue, backlog=_finite_number(entry.get("backlog", entry.get("lag"))), **numbers)
+    numbers = {field: _number(field, metrics.get(key)) for field, key in _KEYS.items()}
+    return QueueReading(queue=queue, backlog=_number("backlog", entry.get("backlog", entry.get("lag"))), **numbers)
 
 
-def _finite_number(value: object) -> Number | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+def _number(field: str, value: object) -> Number | None:
+    """A value as the field may have it, else None: other sources may have anything under the same keys."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
         return None
-    return value
+    return value if isinstance(value, int) or field == "oldest_s" else None
 
 
 def _merged(queues: Iterator[QueueReading]) -> tuple[QueueReading, ...]:
@@ -174,7 +187,10 @@ def _both(one: QueueReading, other: QueueReading) -> QueueReading:
     for field in fields(QueueReading):
         if field.name != "queue":
             values = getattr(one, field.name), getattr(other, field.name)
-            numbers[field.name] = max(known(values), default=None) if field.name == "oldest_s" else total(values)
+            if field.name == "oldest_s":
+                numbers[field.name] = max(known(values), default=None)
+            else:
+                numbers[field.name] = _whole(values) if field.name == "backlog" else total(values)
     return QueueReading(queue=one.queue, **numbers)
 
 
@@ -187,3 +203,8 @@ def total(values: Any) -> Number | None:
     """The sum of the values that are known; None if none is."""
     found = known(values)
     return sum(found) if found else None
+
+
+def _whole(values: Sequence[Number | None]) -> Number | None:
+    """The sum of all values; None if one is not known: the sum of the others would look like that of all."""
+    return None if None in values else total(values)

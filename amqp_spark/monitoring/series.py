@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from amqp_spark.monitoring.readings import COUNTS, known, total
+from amqp_spark.monitoring.readings import COUNTS, known, whole_backlog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,8 +47,8 @@ class Batch:
 
     @property
     def backlog(self) -> Number | None:
-        """Messages in no batch yet, over all queues."""
-        return total(queue.backlog for queue in self.reading.queues)
+        """Messages in no batch yet, over all queues; None if one backlog is not known."""
+        return whole_backlog(self.reading.queues)
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class QuerySeries:
             queues=tuple(self._since(queue, reading.run_id) for queue in reading.queues),
             sink=sink,
             backlog_per_s=trend,
-            drain_s=drain_seconds(total(queue.backlog for queue in reading.queues), trend),
+            drain_s=drain_seconds(whole_backlog(reading.queues), trend),
         )
         self.batches.append(batch)
         self._sum(batch)
@@ -184,7 +184,7 @@ class QuerySeries:
             *((b.reading.queues, b.reading.time) for b in self._last()),
         ]:
             age = (time - reading.time).total_seconds()
-            backlog = total(queue.backlog for queue in queues)
+            backlog = whole_backlog(queues)
             if backlog is not None and -TREND_SECONDS <= age <= 0:
                 points.append((age, float(backlog)))
         return slope(points)

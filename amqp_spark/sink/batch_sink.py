@@ -18,7 +18,7 @@ from amqp_spark.sink.errors import MOST_TASKS, too_many_tasks
 from amqp_spark.sink.prepared_transactions import PreparedBranch
 from amqp_spark.sink.reports import report_batch
 from amqp_spark.sink.statistics import Statistics, log_batch
-from amqp_spark.sink.writer import REPEATED, current_task_id, decide, fates, publish, undo
+from amqp_spark.sink.writer import REPEATED, current_task_id, decide, fates, publish, published, undo
 from amqp_spark.state.xids import Run
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class AmqpBatchSink:
     Unlike ``writeStream.format("amqp")`` it starts no process to plan a batch, and its counts can be read:
 
     Attributes:
-        last: statistics of the last batch.
+        last: statistics of the last batch; zeros if it had been published before (exactly-once).
         total: statistics of all batches published by this object.
 
     Args:
@@ -107,9 +107,10 @@ class AmqpBatchSink:
         else:
             assert query_id is not None
             rows, tasks, note = self._exactly_once(counted, query_id, batch_id, run)
-        self.last = sum((Statistics(**{name: row[name] for name in _NAMES}) for row in rows), Statistics())
+        sent = sum((Statistics(**{name: row[name] for name in _NAMES}) for row in rows), Statistics())
+        self.last = published(sent, note)
         self.total += self.last
-        log_batch(self.last, batch_id, note)
+        log_batch(sent, batch_id, note)
         report_batch(query_id, batch_id, self.last, fates(tasks, note))
         if self._on_batch is not None:
             self._on_batch(batch_id, self.last)

@@ -66,7 +66,7 @@ class _Writer(Portable):
         prepared = _prepared(messages)
         note = decide(self._options, prepared, batch_id)
         log_batch(total(messages), batch_id, note)
-        report_batch(_query_of(messages), batch_id, total(messages), fates(prepared, note))
+        report_batch(_query_of(messages), batch_id, published(total(messages), note), fates(prepared, note))
 
     def _abort(
         self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None, run: Run | None = None
@@ -108,8 +108,8 @@ class AmqpStreamWriter(_Writer, DataSourceStreamArrowWriter):
         options = self._options
         given = None if options.exactly_once or options.stable_message_id else options.batch_id
         task_id = current_task_id(given)
-        published = publish(self._plan, self._options, task_id, iterator, run=self._run)
-        return Published(*published, query_id=task_id.query_id)
+        done = publish(self._plan, self._options, task_id, iterator, run=self._run)
+        return Published(*done, query_id=task_id.query_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
         """With exactly-once decide and commit. Log one line; Spark writes its commit log after this."""
@@ -188,8 +188,13 @@ def current_task_id(batch_id: int | None = None, query_id: str | None = None) ->
 
 def total(messages: Iterable[WriterCommitMessage | None]) -> Statistics:
     """Sum of the statistics that tasks returned; ``None`` stands for a failed task."""
-    published = [message.statistics for message in messages if isinstance(message, Published)]
-    return sum(published, Statistics())
+    done = [message.statistics for message in messages if isinstance(message, Published)]
+    return sum(done, Statistics())
+
+
+def published(sent: Statistics, note: str) -> Statistics:
+    """What of a batch's messages was published, by what :func:`decide` has noted of it: nothing of a repetition."""
+    return Statistics() if note == REPEATED else sent
 
 
 def fates(tasks: Iterable[PreparedBranch], note: str) -> Fates:

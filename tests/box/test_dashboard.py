@@ -74,6 +74,44 @@ def test_panels_have_places_of_their_own() -> None:
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(places)
 
 
+LOSSES = {
+    "AmqpRejects": (
+        'source_rejected_messages_total{query="q", queue="a"}',
+        {"query": "q", "queue": "a"},
+        "q: messages of a do not fit the schema",
+    ),
+    "AmqpDiscards": (
+        'sink_discarded_messages_total{query="q"}',
+        {"query": "q"},
+        "q: the sink discards messages that no queue takes",
+    ),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("values", ["_x5 1+0x60", "0+0x5 1+0x60"], ids=["appears with it", "appears before"])
+def test_the_first_loss_is_an_alert(tmp_path: Path, values: str) -> None:
+    """Also where it is of the first batch, with which the counter appears; and it ends."""
+    (tmp_path / "rules.yml").write_text(alerts())
+    expected = {
+        name: {"exp_labels": labels, "exp_annotations": {"summary": text}} for name, (_, labels, text) in LOSSES.items()
+    }
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": PREFIX + series, "values": values} for series, _, _ in LOSSES.values()],
+        "alert_rule_test": [
+            {"eval_time": f"{minute}m", "alertname": name, "exp_alerts": [alert] if fires else []}
+            for name, alert in expected.items()
+            for minute, fires in ((3, False), (7, True), (15, True), (40, False))
+        ],
+    }
+    rules = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": [test]}
+    (tmp_path / "test.yml").write_text(json.dumps(rules))  # JSON is YAML
+    tool = [str(programs() / "promtool"), "test", "rules", str(tmp_path / "test.yml")]
+    done = subprocess.run(tool, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.spark
 @pytest.mark.thorough
 def test_a_real_prometheus_runs_every_expression(

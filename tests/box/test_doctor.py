@@ -344,7 +344,44 @@ def test_what_is_missing(doctor: Doctor, guarded: Broker) -> None:
     for about in ("queue 'absent'", "exchange 'absent'"):
         assert told.status(about, "exists") == "error"
         assert "virtual host /" in told.value(about, "exists")
+    assert told.found["guarantees", "source"][:2] == ("skipped", "not known: queue 'absent' cannot be used, see there")
+    assert told.found["guarantees", "sink"][:2] == ("skipped", "not known: exchange 'absent' cannot be used, see there")
+    assert not [name for section, name in told.found if section == "guarantees" and "exactly" in name]
     assert list(guarded._server.hosts["/"].queues) == ["ticks", "other"]
+
+
+def test_one_of_two_queues_is_missing(doctor: Doctor, guarded: Broker) -> None:
+    told = doctor(guarded.url, "--queue", "ticks", "--queue", "absent", *PLAIN, login=("carol", PASSWORD))
+    assert (told.code, told.status("queue 'ticks'", "read")) == (3, "ok")
+    assert told.found["guarantees", "source"][:2] == ("skipped", "not known: queue 'absent' cannot be used, see there")
+
+
+@pytest.mark.parametrize("user", ["carol", "writer"])
+def test_what_is_not_named_is_not_promised(doctor: Doctor, guarded: Broker, user: str) -> None:
+    """The second one may read nothing."""
+    told = doctor(guarded.url, *PLAIN, login=(user, PASSWORD))
+    assert told.code == 0
+    assert told.found["guarantees", "source"][:2] == (
+        "skipped",
+        "at-most-once, at-least-once, if the login may read the queue: not checked, since no queue was named",
+    )
+    assert told.found["guarantees", "sink"][:2] == (
+        "skipped",
+        "at-least-once, if the login may write to the exchange: not checked, since no exchange was named",
+    )
+    for name in ("source, exactly-once", "sink, exactly-once"):
+        assert told.status("guarantees", name) == "skipped"
+        assert told.value("guarantees", name).startswith("yes, with" if user == "carol" else "no: the login may not")
+
+
+def test_a_right_that_is_not_known_is_a_condition() -> None:
+    report = Report("here")
+    site = Site(ConnectOptions(hosts=(("h", 1),)), queues=("a",), exchanges=("x",))
+    guarantees.examine(report, site, RABBITMQ, rights.Rights(declare=True, write=True), {"a": "quorum"})
+    told = {each.name: (each.status.value, each.value) for each in report.findings}
+    assert told["source"] == ("ok", "at-most-once, at-least-once, if the login may read the queue, which is not known")
+    assert told["source, exactly-once"] == ("ok", "yes: quorum, if the login may read the queue, which is not known")
+    assert told["sink"] == ("ok", "at-least-once")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

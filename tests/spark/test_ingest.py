@@ -225,6 +225,7 @@ class Query:
         self.recentProgress.append(
             SimpleNamespace(
                 batchId=batch_id, numInputRows=rows, processedRowsPerSecond=1234.5, sources=[source],
+                timestamp=f"2026-01-01T00:00:00.{len(self.recentProgress):03}Z",
                 sink=SimpleNamespace(numOutputRows=written),
             )
         )  # fmt: skip
@@ -272,6 +273,13 @@ def test_what_was_written_is_shown_where_it_is_not_what_was_read(written: int, l
     _, progress = follow(query, stream)
     assert stream.getvalue() == line
     assert progress.summary().startswith(f"1,000 rows{total or ''} in 1 batch, ")
+
+
+def test_the_backlog_of_a_part_of_the_queues_is_not_shown() -> None:
+    query = Query(ends_after=1, on_wait=lambda _: query.batch(0, 1, '{"q": {"backlog": 4}, "r": {"metrics": {}}}'))
+    stream = io.StringIO()
+    follow(query, stream)
+    assert stream.getvalue() == "batch 0: 1 rows, 1,234 rows/s\n"
 
 
 def test_the_lag_of_streams_is_shown_as_backlog() -> None:

@@ -8,6 +8,7 @@ import math
 import socket
 import sys
 import tempfile
+import urllib.request
 import uuid
 from contextlib import closing
 from pathlib import Path
@@ -55,16 +56,19 @@ def queue(backlog: int | None = None, **counts: object) -> dict[str, object]:
 
 
 def progress(
-    batch: int, latest: object, *, rows: int = 10, run: str = RUN, written: int = -1, name: str | None = "copied"
+    batch: int, *latest: object, rows: int = 10, run: str = RUN, written: int = -1, name: str | None = "copied"
 ) -> QueryProgressEvent:
-    source = {
-        "description": "amqp", "startOffset": None, "endOffset": None, "latestOffset": latest, "numInputRows": rows,
-        "inputRowsPerSecond": 5.0, "processedRowsPerSecond": 5.0, "metrics": {},
-    }  # fmt: skip
+    sources = [
+        {
+            "description": "amqp", "startOffset": None, "endOffset": None, "latestOffset": each, "numInputRows": rows,
+            "inputRowsPerSecond": 5.0, "processedRowsPerSecond": 5.0, "metrics": {},
+        }
+        for each in latest
+    ]  # fmt: skip
     fields: dict[str, Any] = {
         "id": ID, "runId": run, "name": name, "timestamp": f"2026-01-01T00:00:{10 * batch:02}.000Z", "batchId": batch,
         "batchDuration": 2000, "durationMs": {"addBatch": 1500, "triggerExecution": 2000}, "eventTime": {},
-        "stateOperators": [], "sources": [source], "numInputRows": rows, "inputRowsPerSecond": 5.0,
+        "stateOperators": [], "sources": sources, "numInputRows": rows, "inputRowsPerSecond": 5.0,
         "processedRowsPerSecond": 5.0, "observedMetrics": {},
         "sink": {"description": "sink", "numOutputRows": written, "metrics": {}},
     }  # fmt: skip
@@ -113,6 +117,30 @@ def test_backlog_trend_and_time_to_drain(metrics: Metrics) -> None:
     assert column(frame, "backlog") == [1000, 800, 600, None, 0]
     assert column(frame, "backlog_per_s")[:3] == pytest.approx([None, -20, -20])
     assert column(frame, "drain_s")[1:] == [40, 30, None, 0]
+
+
+def test_the_backlog_of_a_part_of_the_queues_is_not_shown_as_that_of_all(metrics: Metrics) -> None:
+    metrics.onQueryStarted(started())
+    for batch, of_b in enumerate([50, None, None, 20]):
+        metrics.onQueryProgress(progress(batch, {"a": queue(1000 - 100 * batch), "b": queue(of_b)}))
+        samples = exported(metrics)
+        assert samples['amqp_spark_source_backlog_messages{query="copied",queue="a"}'] == 1000 - 100 * batch
+        assert ('amqp_spark_backlog_drain_seconds{query="copied"}' in samples) == (batch == 3)
+    frame = metrics.history()
+    assert column(frame, "backlog") == [1050, None, None, 720]
+    assert column(frame, "backlog_per_s") == pytest.approx([None, None, None, -11])
+    assert column(frame, "drain_s")[1:] == pytest.approx([None, None, 720 / 11])
+    assert column(metrics.history(by_queue=True), "backlog")[:4] == [1000, 50, 900, None]
+
+
+def test_queues_of_one_name_on_two_brokers(metrics: Metrics) -> None:
+    for batch, backlogs in enumerate([(3, 4), (3, None)]):
+        one, other = ({"a": queue(backlog, oldestSeconds=backlog, received=1)} for backlog in backlogs)
+        metrics.onQueryProgress(progress(batch, one, other))
+    frame = metrics.history(by_queue=True)
+    assert column(frame, "backlog") == [7, None]
+    assert column(frame, "received") == [2, 0]
+    assert column(frame, "oldest_s") == [4, 3]
 
 
 def test_a_growing_backlog_never_drains(metrics: Metrics) -> None:
@@ -167,6 +195,40 @@ def test_a_query_without_a_name_has_its_id_and_other_sources_have_no_queues(metr
     assert not [name for name in exported(metrics) if "source" in name]
 
 
+@pytest.mark.parametrize("number", ["0.5", "1e400", "-1", "NaN", "true", '"7"', "1" + "0" * 400, str(1 << 62), "[]"])
+def test_a_number_of_another_source_that_is_none(
+    metrics: Metrics, caplog: pytest.LogCaptureFixture, number: str
+) -> None:
+    latest = f'{{"a": {{"backlog": {number}, "metrics": {{"received": {number}, "bufferBytes": {number}}}}}}}'
+    for batch in range(2):
+        metrics.onQueryProgress(progress(batch, latest))
+    frame = metrics.history()
+    for name in ("backlog", "received", "buffer_bytes"):
+        assert column(frame, name) == [None, None]
+    assert len(metrics.history(by_queue=True)) == 2
+    assert not [name for name in exported(metrics) if "backlog" in name]
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("latest", ["[" * 100_000, '{"a": {"backlog": 1' + "0" * 5000 + "}}"])
+def test_what_another_source_has_that_cannot_be_read(metrics: Metrics, latest: str) -> None:
+    metrics.onQueryProgress(progress(0, latest))
+    assert len(metrics.history()) == 1
+    assert metrics.history(by_queue=True).empty
+
+
+def test_names_that_are_no_valid_unicode_are_escaped(metrics: Metrics, tmp_path: Path) -> None:
+    query = "half \ud800"
+    metrics.onQueryStarted(started(query))
+    metrics.onQueryProgress(progress(0, '{"q\\udfff": {"backlog": 3}, "é": {"backlog": 4}}', name=query))
+    samples = exported(metrics)
+    assert samples[r'amqp_spark_batches_total{query="half \\ud800"}'] == 1
+    assert samples[r'amqp_spark_source_backlog_messages{query="half \\ud800",queue="q\\udfff"}'] == 3
+    assert samples[r'amqp_spark_source_backlog_messages{query="half \\ud800",queue="é"}'] == 4
+    metrics.history(by_queue=True).to_csv(tmp_path / "history.csv")
+    assert show(metrics.history())._repr_png_().startswith(b"\x89PNG")
+
+
 def test_a_stream_of_rabbitmq_has_its_lag_as_backlog(metrics: Metrics) -> None:
     metrics.onQueryProgress(progress(0, {"log": {"lag": 12, "offset": 40, "rowsPerSecond": 1.5}}))
     assert column(metrics.history(), "backlog") == [12]
@@ -188,7 +250,7 @@ def test_nothing_waits_and_nothing_grows_while_a_query_is_idle(metrics: Metrics)
     """Spark sends no numbers then: those of the last batch would stay."""
     metrics.onQueryStarted(started())
     for batch, backlog in enumerate([100, 200]):
-        metrics.onQueryProgress(progress(batch, {"a": queue(backlog, oldestSeconds=590.0, waiting=7), "b": queue()}))
+        metrics.onQueryProgress(progress(batch, {"a": queue(backlog, oldestSeconds=590.0, waiting=7), "b": queue(0)}))
     of_a = '{query="copied",queue="a"}'
     of_query = '{query="copied"}'
     names = (
@@ -292,6 +354,31 @@ def test_a_port_in_use_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert "prometheus_port" in warning
 
 
+def test_a_connection_that_is_silent_is_closed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("amqp_spark.monitoring.scrape_port._Handler.timeout", 0.3)
+    with Metrics(prometheus_port=0) as metrics:
+        metrics.onQueryStarted(started())
+        assert metrics.port is not None
+        for said in (b"", b"GET /metrics HTTP/1.1\r\nHost: h\r\n"):
+            with socket.create_connection(("127.0.0.1", metrics.port), timeout=30.0) as silent:
+                silent.sendall(said)
+                assert silent.recv(1) == b""
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=60) as response:
+            assert b'amqp_spark_query_active{query="copied"} 1.0' in response.read()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_name_of_an_address_and_one_that_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    with Metrics(prometheus_port=0, prometheus_address="localhost") as metrics:
+        assert metrics.port
+    assert caplog.messages == []
+    with Metrics(prometheus_port=0, prometheus_address="no-such-host.invalid") as metrics:
+        assert metrics.port is None
+    assert "nothing is served on no-such-host.invalid" in caplog.text
+
+
 def test_without_the_packages_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("prometheus_client", "matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, package, None)
@@ -321,6 +408,14 @@ def test_a_registry_has_the_metrics_of_one_listener() -> None:
 
 def test_a_picture_of_no_batch(metrics: Metrics) -> None:
     assert show(metrics.history())._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", [r"$\frac$", "a$b_$", r"5\$", "a_b^c%#{"])
+def test_a_picture_of_a_query_whose_name_looks_like_mathematics(metrics: Metrics, name: str) -> None:
+    metrics.onQueryProgress(progress(0, {"a": queue(5)}, name=name))
+    picture = show(metrics.history())
+    assert picture._repr_png_().startswith(b"\x89PNG")
+    assert picture.figure.get_suptitle() == name
 
 
 # --- reports between processes

@@ -42,14 +42,16 @@ def test_each_queue_has_its_rate_backlog_and_time_to_drain() -> None:
     assert b == Track(queue="b", rate=0.0, backlog=25, course=(5, 25), growth=2.0, drain_s=math.inf)
 
 
-def test_an_event_counts_once_however_often_spark_shows_it() -> None:
+def test_a_clock_that_is_set_back_changes_no_sign() -> None:
     tracks = QueueTracks()
-    events = [event(second, {"a": queue(7)}) for second in range(3)]
-    tracks.add(events[:2])
-    tracks.add(events)
-    tracks.add(events)
-    assert (tracks.rows, tracks.batches) == (30, 3)
-    assert tracks.tracks()[0].course == (7, 7, 7)
+    for second, backlog, received in ((3000, 900, 0), (3010, 800, 100), (600, 700, 200)):
+        tracks.add([event(second, {"a": queue(backlog, received=received)})])
+    assert tracks.tracks() == (Track(queue="a", rate=50.0, backlog=700, course=(900, 800, 700)),)
+    tracks.add([event(610, {"a": queue(600, received=300)})])
+    assert tracks.tracks() == (
+        Track(queue="a", rate=10.0, backlog=600, course=(900, 800, 700, 600), growth=-10.0, drain_s=60.0),
+    )
+    assert (tracks.rows, tracks.batches) == (40, 4)
 
 
 def test_an_event_without_a_batch_changes_backlogs_only() -> None:

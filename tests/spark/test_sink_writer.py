@@ -6,6 +6,7 @@ import logging
 import pickle
 import subprocess
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,12 +14,13 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import IntegerType, MapType, StringType, StructType
 
-from amqp_spark import AmqpDataSource
+from amqp_spark import AmqpDataSource, reports
 from amqp_spark.arrow.encode import TaskId
 from amqp_spark.errors import OptionError, SchemaError, UnsupportedModeError
-from amqp_spark.sink import AmqpBatchSink, Statistics, at_least_once, commit_coordinator
+from amqp_spark.sink import AmqpBatchSink, Statistics, at_least_once, batch_sink, commit_coordinator
 from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.writer import Published, current_task_id
+from amqp_spark.sink.prepared_transactions import PreparedBranch
+from amqp_spark.sink.writer import REPEATED, Published, current_task_id
 from tests.spark.driver import dumps, through_pickle
 from tests.support.fake_broker import FakeBroker
 
@@ -167,6 +169,27 @@ def test_one_line_tells_that_a_batch_failed(caplog: pytest.LogCaptureFixture) ->
     ]
 
 
+ONCE: dict[str, object] = {"deliveryGuarantee": "exactly-once", "transactionalId": "w"}
+BRANCH = PreparedBranch("id-of-query", 3, 0, xid="00-11", rows=5)
+
+
+@pytest.mark.parametrize(("is_new", "expected"), [(True, (5, 1, 0)), (False, (0, 0, 1))])
+def test_a_repetition_of_a_batch_has_published_nothing(
+    is_new: bool, expected: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "amqp_spark.sink")
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(reports, "send", sent.append)
+    monkeypatch.setattr(commit_coordinator.CommitCoordinator, "commit", lambda *_: is_new)
+    task = Published(Statistics(messages=5, nbytes=2000, retries=1, resent=2, started=1.0), BRANCH, query_id="q")
+    stream_writer(**ONCE).commit([task], 3)
+    (report,) = sent
+    assert (report["messages"], report["committed"], report["rolledBack"]) == expected
+    assert any(report[name] for name in ("bytes", "retries", "resent")) is is_new
+    assert caplog.messages[0].startswith("batch 3: 5 messages")
+    assert caplog.messages[0].endswith(", exactly once" if is_new else "and these were rolled back")
+
+
 def test_what_a_broker_without_prepared_transactions_refused_was_not_rolled_back(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -254,6 +277,21 @@ def test_a_batch_sink_counts_logs_and_tells(fake: FakeBroker, caplog: pytest.Log
     assert [batch for batch, _ in told] == [4, 5]
     assert told[1][1] == sink.last
     assert [message.partition(",")[0] for message in caplog.messages] == ["batch 4: 3 messages", "batch 5: 3 messages"]
+
+
+def test_a_batch_sink_does_not_count_a_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(reports, "send", sent.append)
+    monkeypatch.setattr(batch_sink, "_query_of", lambda _: "id-of-query")
+    row = asdict(Statistics(messages=5, nbytes=2000, started=1.0))
+    notes = [", exactly once", REPEATED]
+    monkeypatch.setattr(AmqpBatchSink, "_exactly_once", lambda *_: ([row], [BRANCH], notes.pop(0)))
+    sink = AmqpBatchSink(OPTIONS | ONCE)
+    frame: Any = Frame(BODY)
+    for _ in range(2):
+        sink(frame, 3)
+    assert (sink.last, sink.total.messages) == (Statistics(), 5)
+    assert [(report["messages"], report["rolledBack"]) for report in sent] == [(5, 0), (0, 1)]
 
 
 def test_a_batch_sink_checks_options_when_made_and_columns_before_any_task(fake: FakeBroker) -> None:

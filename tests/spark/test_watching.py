@@ -16,7 +16,7 @@ import pytest
 from amqp_spark import cli
 from amqp_spark.cli import watching
 from amqp_spark.cli.live_panel import LivePanel
-from amqp_spark.monitoring import Metrics
+from amqp_spark.monitoring import Metrics, readings
 from tests.spark.job_support import without_spark
 from tests.spark.test_queue_tracks import event, queue
 from tests.support.terminal import standard_error_on, terminal
@@ -117,6 +117,28 @@ class Query:
 
     def __init__(self) -> None:
         self.recentProgress: list[Any] = []
+
+
+def test_an_event_is_read_once_although_spark_shows_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And although the clock that stamps them is set back by an hour."""
+    reads: list[object] = []
+    monkeypatch.setattr(readings, "backlog_of", reads.append)
+    query: Any = Query()
+    with Path(os.devnull).open("w", encoding="utf-8") as nothing:
+        panel = LivePanel("ingest", nothing)
+        progress = cli.Progress(nothing, display=panel)
+        progress.update(query)
+        for batch, second in enumerate((3500, 3510, 10, 20, 30)):
+            query.recentProgress.append(event(second, {"ticks": queue(100 - batch)}, batch=batch))
+            del query.recentProgress[:-3]
+            progress.update(query)
+            progress.update(query)
+        assert len(reads) == progress.batches == panel.state().batches == 5
+        (track,) = panel.state().queues
+        assert track.course == (100, 99, 98, 97, 96)
+        query.recentProgress = [event(40 + batch, {"ticks": queue(0)}, batch=batch) for batch in range(5, 8)]
+        progress.update(query)
+        assert len(reads) == progress.batches == panel.state().batches == 8
 
 
 def test_lines_of_other_processes_do_not_tear_the_panel(monkeypatch: pytest.MonkeyPatch) -> None:
