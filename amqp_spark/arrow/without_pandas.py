@@ -35,7 +35,9 @@ def to_numpy(column: Array) -> npt.NDArray[Any]:
     data = column.buffers()[1]
     raw = np.frombuffer(b"" if data is None else cast("Any", data), np.uint8)
     if pa.types.is_boolean(kind):
-        return np.unpackbits(raw, count=offset + rows, bitorder="little")[offset:].view(np.bool_)
+        first = offset // 8
+        bits = np.unpackbits(raw[first : (offset + rows + 7) // 8], bitorder="little")
+        return bits[offset - 8 * first :][:rows].view(np.bool_)
     width = kind.bit_width // 8
     values: npt.NDArray[Any] = raw[offset * width : (offset + rows) * width].view(kind.to_pandas_dtype())
     return values

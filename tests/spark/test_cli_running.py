@@ -164,7 +164,8 @@ class Query:
     def __init__(self) -> None:
         self.stopped = False
         sink = SimpleNamespace(numOutputRows=3)
-        batch = SimpleNamespace(batchId=0, numInputRows=3, processedRowsPerSecond=1.0, sources=[], sink=sink)
+        rows = {"numInputRows": 3, "processedRowsPerSecond": 1.0}
+        batch = SimpleNamespace(batchId=0, timestamp="2026-11-26T00:00:00.000Z", sources=[], sink=sink, **rows)
         self.recentProgress = [batch]
 
     def awaitTermination(self, _: float) -> bool:
