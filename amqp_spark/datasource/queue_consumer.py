@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from amqp_core.errors import AmqpError, NotFound, ResourceDeleted
 from amqp_spark import crashpoints
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from amqp_core.api import Block, Client, QueueInfo, Subscription
     from amqp_spark.connect import Connector
     from amqp_spark.datasource.flow_control import FlowControl
+    from amqp_spark.datasource.owner import Owner
     from amqp_spark.datasource.receive_buffer import ReceiveBuffer, Settlement
     from amqp_spark.options import SourceOptions
 
@@ -47,43 +48,6 @@ _log = logging.getLogger(__name__)
 def now() -> float:
     """Seconds of a clock that also counts while this process, or the machine, is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
-
-
-class Owner(Protocol):
-    """Steps that exactly-once adds on the thread of a consumer; :class:`.TransactionalState` implements it."""
-
-    @property
-    def in_doubt(self) -> bool:
-        """Whether messages may arrive that are to be dropped, or are withheld for this reason."""
-
-    @property
-    def withholds(self) -> bool:
-        """Whether messages were withheld: nothing is accepted, and no room becomes free, until all of them are here."""
-
-    def enter(self, client: Client, *, declared: bool = False) -> bool:
-        """Take ownership on a new session; False if that is not yet possible: try again on another session.
-        ``declared``: the queue was declared just now."""
-
-    def most_unsettled(self, most: int | None) -> int | None:
-        """Change the limit of unsettled messages of a subscription."""
-
-    def sift(self, blocks: Sequence[Block]) -> Sequence[Block]:
-        """Return the transfers that are received, of those that arrived."""
-
-    def take_dropped(self) -> int:
-        """Number of transfers that were dropped since the last call."""
-
-    def surveyed(self, consumers: int | None) -> None:
-        """Take the number of consumers of the queue; from any thread."""
-
-    def is_asked(self) -> bool:
-        """Whether a requested change waits for the broker."""
-
-    def run(self, *, finish: bool) -> bool:
-        """Make the changes requested since the last call; return whether there were any."""
-
-    def left(self) -> None:
-        """Handle the end of the session."""
 
 
 class QueueConsumer:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from amqp_spark.connect import Connector
-    from amqp_spark.datasource.queue_consumer import Owner
+    from amqp_spark.datasource.owner import Owner
     from amqp_spark.options import SourceOptions
 
 _log = logging.getLogger(__name__)

@@ -9,8 +9,13 @@ import pika
 import pytest
 
 from amqp_core.address import ConnectOptions, parse_url
+from amqp_core.broker import running
+from amqp_core.broker.rights import Grants, Patterns
 from amqp_core.v0_9.client import Client
 from amqp_core.v0_10.client import Client as Client010
+from amqp_spark.diagnosis import spark_side
+from tests.box.logins_support import PASSWORD, write_users
+from tests.support.doctor import Doctor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,3 +85,30 @@ def pika_connection(amqp_broker: Broker, vhost: str) -> Iterator[Callable[[], Bl
             return connection
 
         yield make
+
+
+@pytest.fixture
+def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    """The command; it does not start ``java -version``, which one test looks at."""
+    monkeypatch.setattr(spark_side, "require_java", lambda: 17)
+    return Doctor(monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker with users: carol may do everything, reader may read ``ticks``, writer may publish to ``out``."""
+    grants = {
+        "carol": Grants(Patterns()),
+        "reader": Grants(Patterns("", "", "^ticks$")),
+        "writer": Grants(Patterns("", "^out$", "")),
+        "keeper": Grants(Patterns(r"^amqp-spark\.", ".*", ".*")),
+    }
+    users = write_users(tmp_path_factory.mktemp("users") / "users.json", grants)
+    with running(users=users) as broker:
+        hosts, virtual_host, _ = parse_url(broker.url)
+        carol = ConnectOptions(hosts=hosts, virtual_host=virtual_host, username="carol", password=PASSWORD)
+        with Client010.connect(carol) as client:
+            client.declare_queue("ticks", durable=True)
+            client.declare_queue("other", durable=True)
+            client.declare_exchange("out", "fanout")
+        yield broker

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from amqp_core.broker.rights import Grants
 
 PASSWORD = "sécret"
+PLAIN = ("--option", "saslMechanisms=PLAIN")
+"""The broker remembers a password that was right; of SCRAM each login costs its client what it costs to guess one."""
 
 
 def write_users(path: Path, grants: Mapping[str, Grants]) -> Path:

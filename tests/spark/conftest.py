@@ -42,6 +42,19 @@ def readers(fake: FakeBroker) -> Iterator[Readers]:
 
 
 @pytest.fixture
+def fast_recounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the times after which the source counts a queue again and replaces a stalled consumer."""
+    from amqp_spark.datasource import available_now, consumer_watch, drain_detector, unsettled  # noqa: PLC0415
+
+    monkeypatch.setattr(drain_detector, "SETTLING_SECONDS", 0.2)
+    monkeypatch.setattr(available_now, "SETTLING_SECONDS", 0.2)
+    monkeypatch.setattr(consumer_watch, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(drain_detector, "STALLED_SECONDS", 0.3)
+    monkeypatch.setattr(consumer_watch, "CERTAIN_SECONDS", 0.05)
+    monkeypatch.setattr(unsettled, "IDLE_SECONDS", 0.02)
+
+
+@pytest.fixture
 def whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch is planned when it is full or has all that there is, however long this machine takes to receive it."""
     from amqp_spark.datasource import receiver  # noqa: PLC0415

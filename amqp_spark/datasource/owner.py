@@ -1,0 +1,47 @@
+"""What exactly-once adds to the consumer of a queue: it owns the messages that the consumer receives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from amqp_core.api import Block, Client
+
+
+class Owner(Protocol):
+    """Steps that exactly-once adds on the thread of a consumer; :class:`.TransactionalState` implements it."""
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether messages may arrive that are to be dropped, or are withheld for this reason."""
+
+    @property
+    def withholds(self) -> bool:
+        """Whether messages were withheld: nothing is accepted, and no room becomes free, until all of them are here."""
+
+    def enter(self, client: Client, *, declared: bool = False) -> bool:
+        """Take ownership on a new session; False if that is not yet possible: try again on another session.
+        ``declared``: the queue was declared just now."""
+
+    def most_unsettled(self, most: int | None) -> int | None:
+        """Change the limit of unsettled messages of a subscription."""
+
+    def sift(self, blocks: Sequence[Block]) -> Sequence[Block]:
+        """Return the transfers that are received, of those that arrived."""
+
+    def take_dropped(self) -> int:
+        """Number of transfers that were dropped since the last call."""
+
+    def surveyed(self, consumers: int | None) -> None:
+        """Take the number of consumers of the queue; from any thread."""
+
+    def is_asked(self) -> bool:
+        """Whether a requested change waits for the broker."""
+
+    def run(self, *, finish: bool) -> bool:
+        """Make the changes requested since the last call; return whether there were any."""
+
+    def left(self) -> None:
+        """Handle the end of the session."""

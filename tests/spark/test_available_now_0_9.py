@@ -1,0 +1,258 @@
+"""AvailableNow over a protocol without credit: what was there at the start is read, what came later goes back."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionLost, DeadlineExceeded, LimitReached, NotFound
+from amqp_spark.datasource import drain_detector
+from amqp_spark.datasource.available_now import AvailableNow
+from tests.spark.driver import Driver
+from tests.spark.reader_support import numbers
+from tests.support.fake_broker import FakeBroker
+from tests.support.fake_broker.subscription import FakeSubscription
+
+if TYPE_CHECKING:
+    from amqp_core.address import ConnectOptions
+    from tests.spark.reader_support import Readers
+
+
+@pytest.fixture
+def fake() -> FakeBroker:
+    return FakeBroker(protocol="0-9-1")
+
+
+def drained(driver: Driver) -> list[bytes]:
+    """The bodies of all batches until the query ends."""
+    while driver.trigger() is not None:
+        pass
+    return [row[2] for batch in driver.batches for row in batch]
+
+
+@pytest.mark.usefixtures("fast_recounts")
+@pytest.mark.parametrize("counts", [[], [0], [40], [0, 0]])
+def test_available_now_reads_all_that_was_there_although_the_count_is_late(
+    fake: FakeBroker, readers: Readers, counts: list[int]
+) -> None:
+    fake.publish("q", *numbers(100))
+    fake.counts = [*counts, *counts]  # asked for when the session begins, and for the end
+    assert drained(Driver(readers(), available_now=True)) == numbers(100)
+    assert len(fake.accepted) == 100
+    assert fake.depth("q") == 0
+
+
+@pytest.mark.usefixtures("fast_recounts")
+def test_available_now_counts_what_arrives_with_the_second_count_as_received(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader was kept from reading, so that the queue seemed quiet; the broker counts what it has not sent yet."""
+    recount = AvailableNow._recount
+
+    def kept_from_reading(available_now: AvailableNow, *given: Any) -> None:
+        fake.publish("q", *numbers(50, 50))
+        fake.counts = [0]
+        recount(available_now, *given)
+
+    monkeypatch.setattr(AvailableNow, "_recount", kept_from_reading)
+    fake.publish("q", *numbers(50))
+    fake.counts = [0, 0]
+    assert drained(Driver(readers(), available_now=True)) == numbers(100)
+
+
+@pytest.mark.usefixtures("fast_recounts")
+def test_available_now_ends_although_messages_keep_coming_and_returns_what_is_beyond_the_end(
+    fake: FakeBroker, readers: Readers
+) -> None:
+    fake.publish("q", *numbers(1000))
+    published = 1000
+
+    def more(name: str) -> None:
+        nonlocal published
+        if name == "accept":
+            fake.publish("q", *numbers(100, published))
+            published += 100
+
+    fake.on_command = more
+    found = drained(Driver(readers(bufferBytes="1m", maxBytesPerTrigger="20k"), available_now=True))
+    assert found == numbers(len(found))
+    assert 1000 <= len(found) < published
+    assert len(fake.accepted) == len(found)
+    assert fake.held() == 0
+    assert [message.body for message in fake.messages("q")] == numbers(published - len(found), len(found))
+
+
+@pytest.mark.usefixtures("fast_recounts")
+@pytest.mark.parametrize(
+    "error",
+    [
+        LimitReached(530, "NOT_ALLOWED - user connection limit (1) is reached"),
+        ConnectionLost("a proxy closes what is too many"),
+        AuthenticationFailed("the token has expired"),
+        NotFound(404, None, "another broker of the list"),
+    ],
+)
+def test_available_now_counts_again_where_no_second_connection_is_to_be_had(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, error: AmqpError
+) -> None:
+    """A second connection counts while messages arrive. When no more arrive, the receiving connection counts."""
+    connect, is_quiet, refused = fake.connect, drain_detector.DrainDetector.is_quiet, 0
+
+    def limited(options: ConnectOptions) -> Any:
+        nonlocal refused
+        if fake.live:
+            refused += 1
+            raise error
+        return connect(options)
+
+    monkeypatch.setattr(fake, "connect", limited)
+    monkeypatch.setattr(drain_detector.DrainDetector, "is_quiet", lambda self: refused > 1 and is_quiet(self))
+    fake.publish("q", *numbers(100))
+    assert drained(Driver(readers(), available_now=True)) == numbers(100)
+    assert refused > 1
+    assert len(fake.subscriptions) == 1, "the session was not lost for it"
+
+
+@pytest.mark.usefixtures("fast_recounts")
+def test_available_now_ends_without_a_second_connection_although_messages_never_cease(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection that receives counts then."""
+    connect = fake.connect
+
+    def refused(options: ConnectOptions) -> Any:
+        if fake.live:
+            raise AuthenticationFailed("the token has expired")
+        return connect(options)
+
+    monkeypatch.setattr(fake, "connect", refused)
+    monkeypatch.setattr(drain_detector.DrainDetector, "is_quiet", lambda self: False)
+    fake.publish("q", *numbers(100))
+    assert drained(Driver(readers(), available_now=True)) == numbers(100)
+    assert len(fake.subscriptions) == 1
+    assert "no second connection could be had 5 times" in caplog.text
+
+
+@pytest.mark.usefixtures("fast_recounts")
+def test_available_now_goes_on_while_a_second_connection_takes_long(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is to the host of the first one: on another one the queue may be another one."""
+    connect, is_quiet = fake.connect, drain_detector.DrainDetector.is_quiet
+    asked: list[ConnectOptions] = []
+    over = threading.Event()
+
+    def slow(options: ConnectOptions) -> Any:
+        if not fake.live:
+            return connect(options)
+        asked.append(options)
+        over.wait(30)
+        raise ConnectionLost("it came to nothing")
+
+    monkeypatch.setattr(fake, "connect", slow)
+    monkeypatch.setattr(drain_detector.DrainDetector, "is_quiet", lambda self: bool(asked) and is_quiet(self))
+    fake.publish("q", *numbers(100))
+    assert drained(Driver(readers(url="amqp://fake,standby"), available_now=True)) == numbers(100)
+    over.set()
+    assert [options.hosts for options in asked] == [(("fake", 5672),)]
+    assert len(fake.subscriptions) == 1
+
+
+@pytest.mark.usefixtures("fast_recounts")
+def test_available_now_does_not_wait_for_ever_for_the_end_of_its_subscription(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that lives and does not answer basic.cancel: the next session ends the query."""
+    monkeypatch.setattr("amqp_spark.datasource.available_now.CEASE_SECONDS", 0.1)
+    monkeypatch.setattr(FakeSubscription, "ceased", property(lambda subscription: len(fake.subscriptions) > 1))
+
+    def given_up(subscription: FakeSubscription) -> NoReturn:
+        raise DeadlineExceeded("waited for the answer to basic.cancel")
+
+    monkeypatch.setattr(FakeSubscription, "cancel", given_up)
+    fake.publish("q", *numbers(100))
+    assert set(drained(Driver(readers(), available_now=True))) == set(numbers(100))
+    assert len(fake.subscriptions) == 2
+
+
+@pytest.mark.usefixtures("fast_recounts")
+def test_available_now_of_an_empty_queue_ends(fake: FakeBroker, readers: Readers) -> None:
+    assert drained(Driver(readers(), available_now=True)) == []
+
+
+@pytest.mark.usefixtures("fast_recounts")
+def test_available_now_goes_on_after_a_lost_connection(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", *numbers(600))
+    cuts = 2
+
+    def cut(name: str) -> None:
+        nonlocal cuts
+        if name == "accept" and cuts:
+            cuts -= 1
+            fake.cut()
+
+    fake.on_command = cut
+    driver = Driver(readers(bufferBytes="1m", maxMessagesPerTrigger=100), available_now=True)
+    found = drained(driver)
+    assert set(found) == set(numbers(600))
+    fake.wait(lambda: fake.depth("q") == 0)
+
+
+@pytest.mark.usefixtures("fast_recounts")
+@pytest.mark.parametrize("others", [0, 1])
+def test_available_now_replaces_a_consumer_that_gets_nothing(
+    fake: FakeBroker, readers: Readers, caplog: pytest.LogCaptureFixture, others: int
+) -> None:
+    """Each time after some messages have come. Nothing waits for the sessions before, which were closed in order."""
+    sent = [number + bytes(1000) for number in numbers(500)]
+    fake.publish("q", *sent)
+    fake.consumers["q"] = others
+
+    def stall(name: str) -> None:
+        if name == "accept" and len(fake.subscriptions) in (1, 2):
+            fake.stalls["q"] = 1
+
+    fake.on_command = stall
+    driver = Driver(readers(bufferBytes="64k", maxBytesPerTrigger="16k"), available_now=True)
+    assert set(drained(driver)) == set(sent)
+    fake.wait(lambda: fake.depth("q") == 0)
+    assert len(fake.subscriptions) == 3
+    assert "AMQP_CONSUMER_STALLED" in caplog.text
+    assert "ends without them" not in caplog.text
+
+
+@pytest.mark.usefixtures("fast_recounts")
+@pytest.mark.parametrize("others", [0, 1])
+def test_available_now_ends_when_a_second_consumer_gets_nothing_either(
+    fake: FakeBroker,
+    readers: Readers,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    others: int,
+) -> None:
+    monkeypatch.setattr(drain_detector, "HELD_BY_UNKNOWN_SECONDS", 1e6 if others else 0.3)
+    monkeypatch.setattr(drain_detector, "HELD_ELSEWHERE_SECONDS", 0.3 if others else 1e6)
+    fake.publish("q", *numbers(100))
+    fake.consumers["q"] = others
+    fake.stalls["q"] = 4
+    assert drained(Driver(readers(), available_now=True)) == []
+    assert len(fake.subscriptions) == 2
+    reason = "a new consumer got none either, or another one is active alone"
+    text = f"the broker counts 100 message(s) that it does not send: {reason}; this AvailableNow query ends without"
+    assert text in caplog.text
+    assert fake.depth("q") == 100
+
+
+@pytest.mark.usefixtures("fast_recounts")
+def test_available_now_does_not_replace_a_consumer_for_messages_that_may_be_held(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broker-J counts them, too, and does not say whether they are ready."""
+    monkeypatch.setattr(drain_detector, "HELD_ELSEWHERE_SECONDS", 0.6)
+    fake.counts_held = True
+    fake.publish("q", *numbers(100))
+    fake.held_elsewhere["q"] = 5
+    assert drained(Driver(readers(), available_now=True)) == numbers(100)
+    assert len(fake.subscriptions) == 1
