@@ -1,12 +1,13 @@
 """Arrow arrays from numbers and texts, and numbers from arrays.
 
-``pa.array()``, ``pa.scalar()`` and ``to_numpy()`` of Arrow import pandas at their first call, for which a new worker
-needs longer than for its first batch. So they are for rows that are no usual ones.
+Of Arrow, ``pa.array()``, ``pa.scalar()``, ``to_numpy()`` and, in old versions, ``to_pandas_dtype()`` import pandas at
+their first call, for which a new worker needs longer than for its first batch. So they are for rows that are no usual
+ones.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = "pa.Array[Any]"
 
+_FLOATS: Final = {"halffloat": "float16", "float": "float32", "double": "float64"}
+
 
 def buffer(values: npt.NDArray[Any]) -> pa.Buffer:
     """The memory of a numpy array as an Arrow buffer, not copied."""
@@ -23,10 +26,16 @@ def buffer(values: npt.NDArray[Any]) -> pa.Buffer:
 
 
 def from_numpy(values: npt.NDArray[Any], null: npt.NDArray[np.bool_] | None = None) -> Array:
-    """Numbers or booleans as a column of their type, NULL where ``null`` is set."""
+    """Numbers or booleans, in the byte order of the machine, as a column of their type; NULL where ``null`` is set."""
+    assert values.dtype.isnative
     validity = None if null is None else buffer(np.packbits(~null, bitorder="little"))
     data = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [validity, buffer(data)])
+
+
+def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
+    """The type of numpy for a type of numbers."""
+    return np.dtype(_FLOATS.get(str(kind), str(kind)))
 
 
 def to_numpy(column: Array) -> npt.NDArray[Any]:
@@ -39,7 +48,7 @@ def to_numpy(column: Array) -> npt.NDArray[Any]:
         bits = np.unpackbits(raw[first : (offset + rows + 7) // 8], bitorder="little")
         return bits[offset - 8 * first :][:rows].view(np.bool_)
     width = kind.bit_width // 8
-    values: npt.NDArray[Any] = raw[offset * width : (offset + rows) * width].view(kind.to_pandas_dtype())
+    values: npt.NDArray[Any] = raw[offset * width : (offset + rows) * width].view(dtype_of(kind))
     return values
 
 

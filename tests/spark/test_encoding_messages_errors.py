@@ -266,7 +266,7 @@ def test_what_0_10_has_no_property_for_is_refused_unless_it_may_be_dropped() -> 
     schema = fields(body=OCTETS, type=TEXT, cluster_id=TEXT)
     rows: list[dict[str, Any]] = [
         {"body": b"", "type": None, "cluster_id": None},
-        {"body": b"", "type": "tick", "cluster_id": None},
+        {"body": b"", "type": "tick", "cluster_id": "c"},  # the first column is named
     ]
     assert str(refused(schema, *rows)) == (
         "[AMQP_ROW_INVALID] Row 1 of partition 3 in batch 12 cannot be sent: column 'type' has a value, and AMQP 0-10 "

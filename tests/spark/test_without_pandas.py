@@ -88,18 +88,25 @@ def test_decoding_does_not_import_pandas() -> None:
 ENCODING = """
 import sys
 import pyarrow as pa
+from pyspark.sql.types import StructType
 from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.options import SinkOptions
 from tests.bench import bench_encode, bench_rabbitmq_encode
 
-options = SinkOptions.parse({"url": "amqp://localhost/default", "exchange": "amq.topic"})
+options = {"url": "amqp://localhost/default", "exchange": "amq.topic"}
+stable = options | {"stableMessageId": "true", "stampHeaders": "true"}
 for number, schema in enumerate((bench_encode.SCHEMA, *bench_encode.OTHER_SCHEMAS.values())):
-    plan = MessagePlan.build(schema, options)
     with pa.ipc.open_file(f"{sys.argv[1]}/{number}") as batches:
         batch = batches.get_batch(0)
-    for frames in (bench_encode.FRAMES, bench_rabbitmq_encode.FRAMES):
-        encoder = plan.encoder(frames, TaskId(query_id="q", batch_id=1, partition=0))
-        assert sum(len(block.ends) for block in encoder.blocks(batch, 0)) == batch.num_rows
+    without = StructType([field for field in schema if field.name != "message_id"])
+    plans = [
+        (MessagePlan.build(schema, SinkOptions.parse(options)), batch),
+        (MessagePlan.build(without, SinkOptions.parse(stable)), batch.drop_columns(["message_id"])),
+    ]
+    for plan, rows in plans:
+        for frames in (bench_encode.FRAMES, bench_rabbitmq_encode.FRAMES):
+            encoder = plan.encoder(frames, TaskId(query_id="q", batch_id=1, partition=0))
+            assert sum(len(block.ends) for block in encoder.blocks(rows, 0)) == rows.num_rows
     assert "pandas" not in sys.modules, f"each new worker would import pandas for {schema.simpleString()}"
 """
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from amqp_spark.arrow.columns.conversion import AUTO_MILLISECONDS, EARLIEST_SECONDS, LATEST_SECONDS, Errors
-from amqp_spark.arrow.without_pandas import buffer, from_numpy, single
+from amqp_spark.arrow.without_pandas import buffer, dtype_of, from_numpy, single
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -125,7 +125,7 @@ def integers(values: Positions, absent: Mask | None, kind: pa.DataType) -> Colum
         for row in np.flatnonzero(wrong).tolist():
             errors[row] = f"{values[row]} does not fit {_SQL[kind.bit_width]}"
         absent = merged(absent, wrong)
-    native = values.astype(kind.to_pandas_dtype())
+    native = values.astype(dtype_of(kind))
     return from_numpy(native, absent), errors
 
 

@@ -155,7 +155,7 @@ class Alike:
             return None
         values = [False if value is None else value[0] for value in found]
         rows, one = len(self._first), len(values) == 1
-        if isinstance(values[0], np.bool | bool):
+        if isinstance(values[0], np.bool_ | bool):
             return np.full(rows, values[0]) if one else np.array(values)[self._of]
         if one:
             return self._first + values[0] if values[0] else np.zeros(rows, np.int64)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from amqp_spark.arrow.rows.row_bytes import packed
 from amqp_spark.arrow.without_pandas import from_numpy, single
 
 if TYPE_CHECKING:
@@ -35,11 +36,11 @@ class Partition(NamedTuple):
 
 def as_uuids(texts: Array) -> Array:
     """The UUID of version 5 of every text (RFC 9562 section 5.5) as BINARY, for protocols that have no other ids."""
-    values: list[bytes] = []
+    uuids = bytearray()
     items: list[str] = cast("Any", texts).to_pylist()
     for text in items:
         raw = bytearray(sha1(NAMESPACE.bytes + text.encode(), usedforsecurity=False).digest()[:16])
         raw[6] = raw[6] & 0x0F | 0x50
         raw[8] = raw[8] & 0x3F | 0x80
-        values.append(bytes(raw))
-    return pa.array(values, pa.binary())
+        uuids += raw
+    return packed(pa.py_buffer(uuids), np.arange(0, len(uuids) + 1, 16))

@@ -170,9 +170,8 @@ class Encoder(ABC):
         )
 
     def _refuse_unsupported(self, columns: dict[str, Array], blamed: Blamed) -> None:
-        for name in self._lacks & columns.keys():
-            column = columns[name]
-            if column.null_count == len(column):
+        for name, column in columns.items():
+            if name not in self._lacks or column.null_count == len(column):
                 continue
             there = flags(column) if pa.types.is_boolean(column.type) else to_numpy(column.is_valid())
             reason = (
