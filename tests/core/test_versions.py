@@ -57,6 +57,13 @@ esac""",
     assert interpreters.find("3.11") is None
 
 
+def test_the_oldest_cell_has_the_oldest_libraries() -> None:
+    assert [str(cell) for cell in cells.chosen() if cell.is_oldest] == ["Spark 4.2 on Python 3.11"]
+    libraries = environment.least_versions()
+    assert "numpy==1.26.*" in libraries
+    assert not any(each.startswith("pyspark") for each in libraries)
+
+
 def test_cells_are_chosen_by_version() -> None:
     assert len(cells.chosen()) == len(cells.SPARKS) * len(cells.PYTHONS)
     assert cells.chosen(["4.2"], ["3.12"]) == [OLD]

@@ -113,7 +113,8 @@ def run(cell: cells.Cell, wheel: Path, tree: Path, built: str, *, workers: int, 
     if interpreter is None:
         return ended(State.NOT_RUN, interpreters.how_to_get(cell.python))
     try:
-        made = environment.make(cell.requirement, interpreter, wheel, tree, PLACE / name)
+        others = environment.least_versions() if cell.is_oldest else []
+        made = environment.make(cell.requirement, interpreter, wheel, tree, PLACE / name, others)
         versions = made.spark, made.python
         say(f"{cells.Cell(*versions)}: installed in {time.monotonic() - begun:.0f} s; running the tests")
         counts = running.run(made, workers, PLACE / f"{name}.log")

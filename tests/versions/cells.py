@@ -24,6 +24,11 @@ class Cell(NamedTuple):
         """The requirement for pip that installs this Spark."""
         return f"pyspark[connect]=={self.spark}.*"
 
+    @property
+    def is_oldest(self) -> bool:
+        """Whether it has the oldest Spark and Python, and so the oldest of the other libraries."""
+        return self == (SPARKS[0], PYTHONS[0])
+
     def __str__(self) -> str:
         return f"Spark {self.spark} on Python {self.python}"
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +92,16 @@ def copy_tests(directory: Path) -> Path:
     return directory
 
 
-def make(spark: str, interpreter: Path, wheel: Path, tree: Path, directory: Path) -> Environment:
+def least_versions() -> list[str]:
+    """Requirements for pip: of each dependency but Spark the oldest version that the project admits."""
+    dependencies = tomllib.loads((ROOT / _PROJECT).read_text(encoding="utf-8"))["project"]["dependencies"]
+    found = [re.match(r"([\w-]+)>=([\d.]+)", each) for each in dependencies]
+    return [f"{each[1]}=={each[2]}.*" for each in found if each and each[1] != "pyspark"]
+
+
+def make(
+    spark: str, interpreter: Path, wheel: Path, tree: Path, directory: Path, others: Sequence[str] = ()
+) -> Environment:
     """Make a new environment, and check that it has the wheel and not the source tree.
 
     Args:
@@ -99,6 +110,7 @@ def make(spark: str, interpreter: Path, wheel: Path, tree: Path, directory: Path
         wheel: of the package.
         tree: the working directory of the tests.
         directory: of the virtual environment; what is there is deleted.
+        others: further requirements.
 
     Raises:
         EnvironmentFailed: it cannot be made, or imports the package from elsewhere.
@@ -107,7 +119,7 @@ def make(spark: str, interpreter: Path, wheel: Path, tree: Path, directory: Path
     _run([str(interpreter), "-m", "venv", "--without-pip", str(directory)], "venv")
     # The pip of this environment reads dependency groups; that of a new one may be too old.
     pip = [sys.executable, "-m", "pip", "--python", str(_interpreter(directory)), "install", "--quiet"]
-    wanted = [str(wheel), spark, "--group", f"{ROOT / _PROJECT}:test"]
+    wanted = [str(wheel), spark, *others, "--group", f"{ROOT / _PROJECT}:test"]
     _run([*pip, "--disable-pip-version-check", *wanted], "pip install")
     probe = [str(_interpreter(directory)), "-c", _PROBE % (_PACKAGES,)]
     found = json.loads(_run(probe, "the import of the package", cwd=tree, env=_variables(directory)))

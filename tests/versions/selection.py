@@ -19,6 +19,9 @@ BRIEF: Final = (
     "tests/spark/test_stream_reader_batches.py",
     "tests/spark/test_stream_reader_offsets.py",
     "tests/spark/test_columns_in_spark.py",
+    # What is decoded and encoded with this numpy and this Arrow.
+    "tests/spark/test_shapes.py",
+    "tests/spark/test_without_pandas.py",
     "tests/spark/test_encoding_values_in_spark.py",
     "tests/spark/test_functions.py",
     # Source: streams of both protocols.
