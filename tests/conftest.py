@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from amqp_core.v0_10.client import Client
     from tests.support.capabilities import Capabilities
+    from tests.support.doctor import Doctor
     from tests.support.fixtures import Broker, Connect, OwnBroker, OwnRabbitMQ
     from tests.support.objectstore import ObjectStore
 
@@ -306,3 +307,13 @@ def empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     return programs
+
+
+@pytest.fixture
+def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    """The doctor's command; it does not start ``java -version``, which one test looks at."""
+    from amqp_spark.diagnosis import spark_side  # noqa: PLC0415
+    from tests.support.doctor import Doctor  # noqa: PLC0415
+
+    monkeypatch.setattr(spark_side, "require_java", lambda: 17)
+    return Doctor(monkeypatch, capsys)

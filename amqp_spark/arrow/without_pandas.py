@@ -7,15 +7,13 @@ ones.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-Array: TypeAlias = "pa.Array[Any]"
 
 _FLOATS: Final = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
@@ -25,12 +23,17 @@ def buffer(values: npt.NDArray[Any]) -> pa.Buffer:
     return pa.py_buffer(cast("Any", values.reshape(-1)))
 
 
-def from_numpy(values: npt.NDArray[Any], null: npt.NDArray[np.bool_] | None = None) -> Array:
+def bits(values: npt.NDArray[np.bool_]) -> pa.Buffer:
+    """Booleans, one bit each, as Arrow stores them, and which rows are not NULL."""
+    return buffer(np.packbits(values, bitorder="little"))
+
+
+def from_numpy(values: npt.NDArray[Any], null: npt.NDArray[np.bool_] | None = None) -> pa.Array[Any]:
     """Numbers or booleans, in the byte order of the machine, as a column of their type; NULL where ``null`` is set."""
     assert values.dtype.isnative
-    validity = None if null is None else buffer(np.packbits(~null, bitorder="little"))
-    data = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else np.ascontiguousarray(values)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [validity, buffer(data)])
+    validity = None if null is None else bits(~null)
+    data = bits(values) if values.dtype == np.bool_ else buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [validity, data])
 
 
 def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
@@ -38,7 +41,7 @@ def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
     return np.dtype(_FLOATS.get(str(kind), str(kind)))
 
 
-def to_numpy(column: Array) -> npt.NDArray[Any]:
+def to_numpy(column: pa.Array[Any]) -> npt.NDArray[Any]:
     """The values of a column of numbers or booleans; a row that is NULL has any value."""
     kind, rows, offset = column.type, len(column), column.offset
     data = column.buffers()[1]
@@ -52,7 +55,7 @@ def to_numpy(column: Array) -> npt.NDArray[Any]:
     return values
 
 
-def single(text: str) -> Array:
-    """A column of one row with this text, as STRING; its item is a scalar."""
-    data = text.encode()
-    return pa.Array.from_buffers(pa.string(), 1, [None, buffer(np.array((0, len(data)), np.int32)), pa.py_buffer(data)])
+def single(value: str | bytes) -> pa.Array[Any]:
+    """A column of one row: a text as STRING, or bytes as BINARY. Its item is a scalar."""
+    kind, data = (pa.string(), value.encode()) if isinstance(value, str) else (pa.binary(), value)
+    return pa.Array.from_buffers(kind, 1, [None, buffer(np.array((0, len(data)), np.int32)), pa.py_buffer(data)])

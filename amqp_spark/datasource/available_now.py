@@ -1,7 +1,7 @@
 """AvailableNow: the consumer of a queue receives what was there at the start, then ends.
 
-How far that is, and whether it is reached, is decided in :mod:`.drain_detector`. Here the broker is asked what that
-needs, no more messages are taken from then on, and those beyond the end go back.
+:mod:`.drain_detector` decides where the end is, and whether the consumer has reached it. This module asks the broker
+for the counts that it needs, takes no more messages at the end, and returns those beyond it to the queue.
 """
 
 from __future__ import annotations

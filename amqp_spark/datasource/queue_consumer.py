@@ -75,6 +75,7 @@ class QueueConsumer:
         self.heartbeat_s = 0.0
         """Heartbeat interval of the connection: after two of them the broker gives up a silent client."""
         self.has_credit = True
+        """Whether the protocol of the session has credit; this decides on the kind of ``flow``."""
         self.flow: FlowControl = CreditFlowControl(queue, held)
         self._options = options
         self._held = held

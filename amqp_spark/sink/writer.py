@@ -65,8 +65,9 @@ class _Writer(Portable):
         crashpoints.reached(crashpoints.MESSAGE_RETURNED)
         prepared = _prepared(messages)
         note = decide(self._options, prepared, batch_id)
-        log_batch(total(messages), batch_id, note)
-        report_batch(_query_of(messages), batch_id, published(total(messages), note), fates(prepared, note))
+        sent = total(messages)
+        log_batch(sent, batch_id, note)
+        report_batch(_query_of(messages), batch_id, published(sent, note), fates(prepared, note))
 
     def _abort(
         self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None, run: Run | None = None

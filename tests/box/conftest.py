@@ -13,9 +13,7 @@ from amqp_core.broker import running
 from amqp_core.broker.rights import Grants, Patterns
 from amqp_core.v0_9.client import Client
 from amqp_core.v0_10.client import Client as Client010
-from amqp_spark.diagnosis import spark_side
 from tests.box.logins_support import PASSWORD, write_users
-from tests.support.doctor import Doctor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,13 +83,6 @@ def pika_connection(amqp_broker: Broker, vhost: str) -> Iterator[Callable[[], Bl
             return connection
 
         yield make
-
-
-@pytest.fixture
-def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
-    """The command; it does not start ``java -version``, which one test looks at."""
-    monkeypatch.setattr(spark_side, "require_java", lambda: 17)
-    return Doctor(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")

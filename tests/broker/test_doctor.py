@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_core.errors import PreconditionFailed
-from amqp_spark.diagnosis import declared, spark_side
+from amqp_spark.diagnosis import declared
 from tests.support.dial_0_9 import dial_0_9, put
-from tests.support.doctor import Doctor
 from tests.support.process import wait_until
 from tests.support.rabbitmq import Rights
 
@@ -19,16 +18,11 @@ if TYPE_CHECKING:
 
     from amqp_core.v0_9.client import Client
     from tests.support.brokerj import BrokerJ
+    from tests.support.doctor import Doctor
     from tests.support.fixtures import Broker, Connect
     from tests.support.rabbitmq import RabbitMQNode
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture
-def doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Doctor:
-    monkeypatch.setattr(spark_side, "require_java", lambda: 17)
-    return Doctor(monkeypatch, capsys)
 
 
 @pytest.fixture

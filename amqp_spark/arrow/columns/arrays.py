@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from amqp_spark.arrow.columns.conversion import AUTO_MILLISECONDS, EARLIEST_SECONDS, LATEST_SECONDS, Errors
-from amqp_spark.arrow.without_pandas import buffer, dtype_of, from_numpy, single
+from amqp_spark.arrow.without_pandas import bits, buffer, dtype_of, from_numpy, single
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -52,9 +52,11 @@ _FOUR_DIGITS: Final = _four_digits()
 
 def repeated(text: str, rows: int, null: Mask | None = None) -> Array:
     """The same text in every row, NULL where ``null`` is set, as STRING."""
-    if null is None:
-        return pa.repeat(single(text)[0], rows)
-    return take(single(text), np.zeros(rows, np.int64), null)
+    one = single(text)
+    if null is not None:
+        return take(one, np.zeros(rows, np.int64), null)
+    column: Array = pa.repeat(one[0], rows)
+    return column
 
 
 def take(column: Array, rows: Positions, null: Mask | None = None) -> Array:
@@ -164,5 +166,5 @@ def uuid_text(raw: npt.NDArray[np.uint8], absent: Mask | None) -> Array:
     for part in UUID_TEXT.names or ():
         text[part] = digits[part]
     bounds = np.arange(0, 36 * rows + 1, 36, dtype=np.int32)
-    validity = None if absent is None else buffer(np.packbits(~absent, bitorder="little"))
+    validity = None if absent is None else bits(~absent)
     return pa.Array.from_buffers(pa.string(), rows, [validity, buffer(bounds), buffer(letters)])

@@ -16,7 +16,7 @@ from amqp_spark.arrow.columns import arrays
 from amqp_spark.arrow.columns.conversion import ConversionError
 from amqp_spark.arrow.columns.headers import READ, TEXT_SIZES
 from amqp_spark.arrow.columns.values import INTEGERS, as_text, float_text
-from amqp_spark.arrow.without_pandas import buffer, from_numpy, single, to_numpy
+from amqp_spark.arrow.without_pandas import bits, buffer, from_numpy, single, to_numpy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ def texts(wire: Wire, found: Entries, absent: Mask | None, arrow: pa.MapType[Any
         row = int(np.searchsorted(bounds, entry, "right")) - 1
         errors.setdefault(row, f"{keys[entry].as_py()}: {reason}")
     rows = len(bounds) - 1
-    validity = None if absent is None else buffer(np.packbits(~absent, bitorder="little"))
+    validity = None if absent is None else bits(~absent)
     items = pa.StructArray.from_arrays([keys, values], fields=[arrow.key_field, arrow.item_field])
     offsets = buffer(bounds.astype(np.int32))
     return pa.Array.from_buffers(arrow, rows, [validity, offsets], children=[items]), errors
@@ -111,7 +111,7 @@ def _float_texts(values: npt.NDArray[np.float64]) -> Iterator[tuple[Array, slice
         import pyarrow.compute as pc  # noqa: PLC0415 - not needed to start, and it takes 70 ms
 
         digits: Any = from_numpy(values[rows].astype(np.int64)).cast(pa.string())
-        yield cast("Any", pc).binary_join_element_wise(digits, *(single(text)[0] for text in (".0", ""))), rows
+        yield cast("Any", pc).binary_join_element_wise(digits, single(".0")[0], single("")[0]), rows
     if not alike.all():
         rows = np.flatnonzero(~alike)
         yield pa.array([float_text(value) for value in values[rows].tolist()], pa.string()), rows

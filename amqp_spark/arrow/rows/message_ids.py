@@ -30,8 +30,8 @@ class Partition(NamedTuple):
     def message_ids(self, first_row: int, rows: int) -> Array:
         """The text ``writer-batch-partition-row`` of consecutive rows as STRING."""
         numbers = from_numpy(np.arange(first_row, first_row + rows)).cast(pa.string())
-        prefix, nothing = (single(text)[0] for text in (f"{self.writer}-{self.batch_id}-{self.partition}-", ""))
-        return cast("Array", cast("Any", pc).binary_join_element_wise(prefix, numbers, nothing))
+        prefix = single(f"{self.writer}-{self.batch_id}-{self.partition}-")[0]
+        return cast("Array", cast("Any", pc).binary_join_element_wise(prefix, numbers, single("")[0]))
 
 
 def as_uuids(texts: Array) -> Array:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from amqp_spark.arrow.columns.arrays import repeated
 from amqp_spark.arrow.rows import bodies
 from amqp_spark.arrow.rows.message_ids import Partition
 from amqp_spark.arrow.rows.row_bytes import RowBytes, binary, flags, is_utf8, join, lengths
@@ -250,7 +251,7 @@ def identity_problems(transactional_id: str | None, batch_id: int | None) -> lis
 def _content_type(column: Array | None, own: Array | str, rows: int) -> Array:
     """Content type from the row, else that of the encoded body."""
     if isinstance(own, str):
-        own = pa.repeat(single(own)[0], rows)
+        own = repeated(own, rows)
     if column is None or column.null_count == rows:
         return own
     chosen: Any = column  # keep its type: STRING is checked for UTF-8

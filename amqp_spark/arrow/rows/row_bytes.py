@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqp_spark.arrow.without_pandas import buffer, to_numpy
+from amqp_spark.arrow.without_pandas import bits, buffer, single, to_numpy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,7 +157,7 @@ def fixed(rows: int, cells: list[Cell], there: Mask | None = None) -> Array:
 def packed(data: Numbers | pa.Buffer, offsets: Numbers, there: Mask | None = None) -> Array:
     """A binary array of this memory, not copied; null in rows left out by ``there``."""
     raw = data if isinstance(data, pa.Buffer) else buffer(data)
-    validity = None if there is None else buffer(np.packbits(there, bitorder="little"))
+    validity = None if there is None else bits(there)
     ends = buffer(np.ascontiguousarray(offsets, np.int32))
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [validity, ends, raw])
 
@@ -170,14 +170,9 @@ def join(*pieces: Array | bytes) -> Array:
     """
     if len(pieces) == 1 and not isinstance(pieces[0], bytes) and not pieces[0].null_count:
         return pieces[0]
-    parts = [_constant(piece) if isinstance(piece, bytes) else piece for piece in (*pieces, b"")]
+    parts = [single(piece)[0] if isinstance(piece, bytes) else piece for piece in (*pieces, b"")]
     concatenate = cast("Any", pc.binary_join_element_wise)
     return cast("Array", concatenate(*parts, null_handling="replace", null_replacement=b""))
-
-
-def _constant(piece: bytes) -> pa.Scalar[Any]:
-    scalar: pa.Scalar[Any] = packed(np.frombuffer(piece, np.uint8), np.array((0, len(piece))))[0]
-    return scalar
 
 
 def data_and_ends(joined: Array) -> tuple[pa.Buffer, Numbers]:
