@@ -120,6 +120,9 @@ def run_action(spark: SparkSession, action: Callable[[], _T], signals: Signals, 
     """Run an action of Spark, such as a batch write, in a second thread, while this one shows the number of tasks done.
 
     A signal cancels the jobs of the action: the result is then ``None``.
+
+    Raises:
+        OSError: standard error can no longer be written, as in :func:`follow`. The jobs are cancelled.
     """
     from pyspark import InheritableThread  # noqa: PLC0415 - --help and wrong options must not wait for it
 
@@ -138,6 +141,12 @@ def run_action(spark: SparkSession, action: Callable[[], _T], signals: Signals, 
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             errors.append(error)
 
+    def cancel() -> None:
+        # Repeatedly: a job that starts between two of its stages is not cancelled with the others.
+        while thread.is_alive():
+            context.cancelJobGroup(group)
+            thread.join(_POLL_SECONDS)
+
     thread = InheritableThread(target=body, name="amqp-spark-action", daemon=True)
     thread.start()
     try:
@@ -146,12 +155,13 @@ def run_action(spark: SparkSession, action: Callable[[], _T], signals: Signals, 
             progress.tasks(*_tasks(context, group))
         if signals.received is not None:
             stopping = time.monotonic()
-            # Repeatedly: a job that starts between two of its stages is not cancelled with the others.
-            while thread.is_alive():
-                context.cancelJobGroup(group)
-                thread.join(_POLL_SECONDS)
+            cancel()
             name = signal.Signals(signals.received).name
             progress.say(f"stopped by {name} in {time.monotonic() - stopping:.1f} s")
+    except OSError:
+        with suppress(Exception):  # the JVM may be what is gone
+            cancel()
+        raise
     finally:
         progress.close()
     if errors and signals.received is None:

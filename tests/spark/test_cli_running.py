@@ -195,6 +195,21 @@ def test_a_query_whose_progress_cannot_be_written_is_stopped(monkeypatch: pytest
     assert job(broken) == 1
 
 
+def test_an_action_whose_progress_cannot_be_written_is_cancelled(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amqp_spark.cli.progress._TASKS_SECONDS", 0)
+    ended = threading.Event()
+
+    def action() -> None:
+        assert context.cancelled.wait(30)
+        ended.set()
+
+    with pytest.raises(BrokenPipeError):
+        run(context, action, Closed())
+    assert ended.is_set()
+
+
 def test_an_error_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     def refused(_: argparse.Namespace, __: cli.Signals) -> int:
         raise AmqpError("the broker says \x1b[2Jnothing\r\nname: all is well")
