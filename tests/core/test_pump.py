@@ -87,6 +87,24 @@ def test_a_call_waits_for_what_has_arrived(ends: Ends) -> None:
     assert ends.pump.received_bytes == 7
 
 
+def test_a_round_that_wrote_what_was_pending_does_not_wait_for_data(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its caller may wait for room to write, and a peer that has read everything need not answer."""
+    transport = ends.pump.transport
+    while not transport.pending_bytes:
+        ends.pump.write(memoryview(bytes(4096)))
+    ends.peer.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            ends.peer.recv(1 << 20)
+
+    def wait(timeout: float, *, reading: bool) -> bool:
+        raise AssertionError(f"waits {timeout} s, reading: {reading}")
+
+    monkeypatch.setattr(transport, "wait", wait)
+    ends.pump.pump_once(monotonic() + 30)
+    assert transport.pending_bytes == 0
+
+
 def test_a_call_without_an_answer_ends_the_connection(ends: Ends) -> None:
     ends.pump.call_timeout_s = 0.05
     with pytest.raises(DeadlineExceeded, match="peer:1 did not answer in time: waited for the answer"):
