@@ -87,7 +87,9 @@ def test_a_call_waits_for_what_has_arrived(ends: Ends) -> None:
     assert ends.pump.received_bytes == 7
 
 
-def test_a_round_that_wrote_what_was_pending_does_not_wait_for_data(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_that_wrote_what_was_pending_does_not_wait_for_data(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its caller may wait for room to write, and a peer that has read everything need not answer."""
     transport = ends.pump.transport
     while not transport.pending_bytes:
