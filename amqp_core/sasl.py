@@ -15,6 +15,7 @@ import hmac
 import secrets
 import stringprep
 import unicodedata
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from amqp_core.address import NOT_UTF8, is_utf8
@@ -49,6 +50,9 @@ class Login(Protocol):
     def succeeded(self) -> None:
         """Raise AuthenticationFailed if the broker has not given the proof that the mechanism requires."""
 
+    def shown(self, text: str) -> str:
+        """Return a text of the broker as errors may show it: it may repeat what the login has sent."""
+
 
 class SaslLogin:
     """A login with the mechanisms of this module. For one connection; not thread-safe. Secrets stay inside."""
@@ -57,6 +61,7 @@ class SaslLogin:
         self._options = options
         self._loopback = loopback
         self._mechanism: Mechanism | None = None
+        self._password: str | None = None
 
     def choose(self, mechanisms: Sequence[str]) -> tuple[str, bytes | None]:
         """As :meth:`Login.choose` (0-10 connection.start, connection.start-ok).
@@ -65,7 +70,9 @@ class SaslLogin:
             AuthenticationFailed: no mechanism is acceptable to both sides, or the password file cannot be read.
             UsageError: the mechanism cannot send a character of the user name or password.
         """
-        self._mechanism = choose(mechanisms, self._options, loopback=self._loopback)
+        self._password = self._options.read_password()
+        options = replace(self._options, password=self._password, password_file=None)
+        self._mechanism = choose(mechanisms, options, loopback=self._loopback)
         return self._mechanism.name, self._mechanism.initial()
 
     def respond(self, challenge: bytes) -> bytes:
@@ -86,6 +93,13 @@ class SaslLogin:
             ProtocolError: no mechanism was chosen.
         """
         self._chosen().finished()
+
+    def shown(self, text: str) -> str:
+        """As :meth:`Login.shown`: not a text that contains the password, unless that is the user name, too."""
+        password = self._password
+        if password and password in text and password != self._options.username:
+            return "its text is not shown, since the password is in it"
+        return text
 
     def _chosen(self) -> Mechanism:
         if self._mechanism is None:

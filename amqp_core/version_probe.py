@@ -64,6 +64,10 @@ class _Listener:
     def succeeded(self) -> None:
         """Never reached."""
 
+    def shown(self, text: str) -> str:
+        """Nothing was sent that may not be shown."""
+        return text
+
 
 def _no_login() -> AuthenticationFailed:
     return AuthenticationFailed(CoreCondition.CALL_NOT_ALLOWED(reason="a question about versions is no login"))

@@ -376,6 +376,8 @@ class Connection:
 
     def _explain_close(self, control: spec.ConnectionClose) -> AmqpError:
         code, text = control.reply_code or 0, control.reply_text or ""
+        if self._login is not None:
+            text = self._login.shown(text)
         said = given(text)
         if self.role is Role.CLIENT and not self._logged_in and self.state in (State.SECURE_OR_TUNE, State.START):
             return AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self.mechanism, reason=f"{code} {said}"))

@@ -427,6 +427,8 @@ class Connection:
 
     def _explain_close(self, method: spec.ConnectionClose) -> AmqpError:
         code, text = method.reply_code, method.reply_text
+        if self._login is not None:
+            text = self._login.shown(text)
         if self.role is Role.CLIENT and self.state is State.SECURE_OR_TUNE and code != spec.ReplyCode.CONNECTION_FORCED:
             said = f"{code} {given(text)}"
             return AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self.mechanism, reason=said))

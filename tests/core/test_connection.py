@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from amqp_core.address import ConnectOptions
 from amqp_core.connection_states import Ended, Opened, Role, State
 from amqp_core.errors import (
     AuthenticationFailed,
@@ -18,6 +19,7 @@ from amqp_core.errors import (
     VersionRefused,
     VirtualHostRefused,
 )
+from amqp_core.sasl import SaslLogin
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_control, encode_command
 from amqp_core.v0_10.connection_events import CommandReceived, CommandUnknown, ControlReceived, Event, TransfersReceived
@@ -84,6 +86,19 @@ def test_challenges_go_back_and_forth() -> None:
     assert pump(us, them) == ([Opened()], [Opened()])
     assert login.challenges == [b"challenge 1", b"challenge 2"]
     assert responses == [b"", b"re:challenge 1", b"re:challenge 2"]
+
+
+def test_a_server_that_repeats_the_password() -> None:
+    text = "no user 'u' with 's3cret'"
+    for is_open in (False, True):
+        us = client(login=SaslLogin(ConnectOptions(hosts=(("h", 1),), username="u", password="s3cret"), loopback=True))
+        us.receive_data(PROTOCOL_HEADER + control(spec.ConnectionStart(mechanisms=["PLAIN"], locales=["en_US"])))
+        if is_open:
+            us.receive_data(control(spec.ConnectionTune(channel_max=9)) + control(spec.ConnectionOpenOk()))
+        error = error_of(us.receive_data(control(spec.ConnectionClose(reply_code=320, reply_text=text))))
+        assert isinstance(error, ConnectionClosed if is_open else AuthenticationFailed)
+        assert "s3cret" not in str(error)
+        assert "its text is not shown" in str(error)
 
 
 def test_a_login_that_the_server_refuses() -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amqp_core.address import ConnectOptions
 from amqp_core.connection_states import Ended, Opened, Redirected, Role, State
 from amqp_core.errors import (
     AuthenticationFailed,
@@ -21,6 +22,7 @@ from amqp_core.errors import (
     VirtualHostRefused,
 )
 from amqp_core.protocol_header import HEADERS_0_9
+from amqp_core.sasl import SaslLogin
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.connection_events import (
     CLIENT_TRANSITIONS,
@@ -149,6 +151,19 @@ def test_time_passes() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ refusals
+def test_a_server_that_repeats_the_password() -> None:
+    text = "no user 'u' with 's3cret'"
+    for is_open in (False, True):
+        us = client(login=SaslLogin(ConnectOptions(hosts=(("h", 1),), username="u", password="s3cret"), loopback=True))
+        us.receive_data(method(START))
+        if is_open:
+            us.receive_data(method(TUNE) + method(spec.ConnectionOpenOk()))
+        error = error_of(us.receive_data(method(spec.ConnectionClose(403, text))))
+        assert isinstance(error, ConnectionClosed if is_open else AuthenticationFailed)
+        assert "s3cret" not in str(error)
+        assert "its text is not shown" in str(error)
+
+
 def test_a_refused_login() -> None:
     def refuse(mechanism: str, response: bytes) -> bytes | None:
         raise AuthenticationFailed("wrong")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,12 +16,16 @@ from amqp_core.sasl import (
     External,
     Mechanism,
     Plain,
+    SaslLogin,
     Scram,
     ScramSha1,
     ScramSha256,
     choose,
     saslprep,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SECRET = "pencil"
 
@@ -283,3 +287,19 @@ def test_the_error_names_what_is_offered_and_what_is_allowed() -> None:
 def test_no_repr_shows_the_password() -> None:
     for mechanism in (Plain("u", SECRET), CramMd5("u", SECRET), sha256()):
         assert SECRET not in repr(mechanism)
+
+
+def test_a_text_of_the_broker_with_the_password_in_it_is_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text(f"{SECRET}\n")
+
+    def login(**given: Any) -> SaslLogin:
+        found = SaslLogin(ConnectOptions(hosts=(("h", 1),), **given), loopback=True)
+        found.choose(["PLAIN"])
+        return found
+
+    for each in (login(username="user", password=SECRET), login(username="user", password_file=str(file))):
+        assert each.shown(f"no user with '{SECRET}'") == "its text is not shown, since the password is in it"
+        assert each.shown("no user 'user'") == "no user 'user'"
+    text = "'guest' can only connect via localhost"
+    assert login(username="guest", password="guest").shown(text) == text

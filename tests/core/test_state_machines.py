@@ -38,6 +38,9 @@ class Anonymous:
     def succeeded(self) -> None:
         return
 
+    def shown(self, text: str) -> str:
+        return text
+
 
 class End:
     """One end: a connection, its session, its received commands, and the sent ones that are not known as complete."""

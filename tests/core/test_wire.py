@@ -34,6 +34,9 @@ class Anonymous:
     def succeeded(self) -> None:
         return
 
+    def shown(self, text: str) -> str:
+        return text
+
 
 def control(value: spec.Control) -> bytes:
     return encode_control_frame(0, encode_control(value))

@@ -42,6 +42,9 @@ class Login:
         if not self.believes:
             raise AuthenticationFailed("the server has proven nothing")
 
+    def shown(self, text: str) -> str:
+        return text
+
 
 def client(**options: object) -> Connection:
     settings: dict[str, object] = {"login": Login(), "virtual_host": "vh", "scan_transfers": True}

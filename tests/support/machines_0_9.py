@@ -44,6 +44,9 @@ class Login:
         if not self.believes:
             raise AuthenticationFailed("the server has proven nothing")
 
+    def shown(self, text: str) -> str:
+        return text
+
 
 def client(**options: Any) -> Connection:
     settings: dict[str, Any] = {"login": Login(), "virtual_host": "vh", "scan_deliveries": True}
