@@ -219,10 +219,10 @@ class Pump:
                 if self.is_broken():
                     return False
             limit = min(deadline, self._due(now, reading=reading))
-            was_full, sent_bytes = transport.pending_bytes > 0, transport.sent_bytes
+            pending_bytes = transport.pending_bytes
             transport.write(endpoint.data_to_send())
             # Room to write is what the caller may wait for: it looks again before there is a wait for data.
-            if data is None and not (was_full and transport.sent_bytes > sent_bytes):
+            if data is None and transport.pending_bytes >= pending_bytes:
                 woken = transport.wait(limit - now, reading=reading)
                 data = transport.read() if reading else None
                 if data is not None:

@@ -15,7 +15,6 @@ import hmac
 import secrets
 import stringprep
 import unicodedata
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from amqp_core.address import NOT_UTF8, is_utf8
@@ -61,7 +60,6 @@ class SaslLogin:
         self._options = options
         self._loopback = loopback
         self._mechanism: Mechanism | None = None
-        self._password: str | None = None
 
     def choose(self, mechanisms: Sequence[str]) -> tuple[str, bytes | None]:
         """As :meth:`Login.choose` (0-10 connection.start, connection.start-ok).
@@ -70,9 +68,7 @@ class SaslLogin:
             AuthenticationFailed: no mechanism is acceptable to both sides, or the password file cannot be read.
             UsageError: the mechanism cannot send a character of the user name or password.
         """
-        self._password = self._options.read_password()
-        options = replace(self._options, password=self._password, password_file=None)
-        self._mechanism = choose(mechanisms, options, loopback=self._loopback)
+        self._mechanism = choose(mechanisms, self._options, loopback=self._loopback)
         return self._mechanism.name, self._mechanism.initial()
 
     def respond(self, challenge: bytes) -> bytes:
@@ -95,11 +91,8 @@ class SaslLogin:
         self._chosen().finished()
 
     def shown(self, text: str) -> str:
-        """As :meth:`Login.shown`: not a text that contains the password, unless that is the user name, too."""
-        password = self._password
-        if password and password in text and password != self._options.username:
-            return "its text is not shown, since the password is in it"
-        return text
+        """As :meth:`Login.shown`."""
+        return text if self._mechanism is None else self._mechanism.shown(text)
 
     def _chosen(self) -> Mechanism:
         if self._mechanism is None:
@@ -136,6 +129,10 @@ class Mechanism:
             AuthenticationFailed: the proof that the mechanism requires of the broker is missing.
         """
 
+    def shown(self, text: str) -> str:
+        """Return a text of the broker as errors may show it."""
+        return text
+
 
 class Anonymous(Mechanism):
     """RFC 4505, with an empty trace. It has no state: any thread may use it."""
@@ -167,6 +164,12 @@ class _Password(Mechanism):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._username!r}, <password>)"
+
+    def shown(self, text: str) -> str:
+        """Not a text that contains the password, unless that is the user name, too."""
+        if self._password and self._password in text and self._password != self._username:
+            return "its text is not shown, since the password is in it"
+        return text
 
 
 class Plain(_Password):
