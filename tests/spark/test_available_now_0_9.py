@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import threading
+import time
+from array import array
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionLost, DeadlineExceeded, LimitReached, NotFound
+from amqp_core.blocks import Block
 from amqp_spark.datasource import drain_detector
 from amqp_spark.datasource.available_now import AvailableNow
+from amqp_spark.datasource.exactly_once.recovery import Consumer
+from amqp_spark.datasource.exactly_once.transactional_state import BatchPart, TransactionalState
+from amqp_spark.datasource.receive_buffer import ReceiveBuffer
+from amqp_spark.spool.spool import Spool
+from amqp_spark.state.records import ConsumerState
 from tests.spark.driver import Driver
 from tests.spark.reader_support import numbers
 from tests.support.fake_broker import FakeBroker
 from tests.support.fake_broker.subscription import FakeSubscription
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from amqp_core.address import ConnectOptions
     from tests.spark.reader_support import Readers
 
@@ -256,3 +268,35 @@ def test_available_now_does_not_replace_a_consumer_for_messages_that_may_be_held
     fake.held_elsewhere["q"] = 5
     assert drained(Driver(readers(), available_now=True)) == numbers(100)
     assert len(fake.subscriptions) == 1
+
+
+def test_a_batch_is_not_owned_if_the_end_is_found_before_its_own_while_it_is_written(tmp_path: Path) -> None:
+    """With exactly-once: what AvailableNow cuts off goes back to the queue, so it must not be owned as well."""
+    held = ReceiveBuffer(["q"], 1 << 20, time.monotonic)
+    buffer = held.buffers["q"]
+    for first in (1, 101):
+        buffer.append(Block(bytes(1000), array("I", range(10, 1001, 10)), first))
+    consumer = Consumer(consumer_id="me", queue="q", index=0, count=1, spool=str(tmp_path), adopt=False, heartbeat=5)
+    owner = TransactionalState(consumer, Spool(str(tmp_path), consumer_id="me", queue="q"), held, buffer)
+    owner.state = ConsumerState("me", "q", str(tmp_path), epoch=1, instance="ab")
+    swapped: list[Any] = []
+    owner._owner = SimpleNamespace(swap=lambda *given, **named: swapped.append((given, named)))
+
+    def planned(end: int) -> BatchPart:
+        part = BatchPart(owner, buffer, end, 10 * end, 1)
+        part.change.entry.batch = replace(part.change.entry.batch, file="f", checksum="c")
+        return part
+
+    part = planned(200)
+    assert buffer.cut_off(150) == [(151, 200)]
+    with held.changed:
+        owner.ask(part.change)
+    owner.run(finish=False)
+    assert (part.change.done, part.change.committed, swapped, owner.entries) == (True, False, [], [])
+    part = planned(150)
+    with held.changed:
+        owner.ask(part.change)
+    owner.run(finish=False)
+    assert (part.change.committed, len(swapped)) == (True, 1)
+    assert [entry.batch.end for entry in owner.entries] == [150]
+    assert (buffer.accepted, buffer.received, buffer.held_bytes, buffer.waiting_bytes) == (150, 150, 0, 0)

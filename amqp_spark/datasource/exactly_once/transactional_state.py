@@ -214,8 +214,8 @@ class TransactionalState:
                 return False
         with self._lock:
             change = self._change
-            if change is not None and change.incarnation not in {None, self._buffer.incarnation}:
-                self._settle(change, committed=False)  # its ids belong to a session that is gone
+            if change is not None and self._is_void(change):
+                self._settle(change, committed=False)
                 change = None
             finished = self._droppable()
             attempt = None
@@ -310,6 +310,16 @@ class TransactionalState:
         if age > self.consumer.consumer_timeout / 2:
             queue, seconds = self.consumer.queue, f"{age:.0f}"
             raise ConsumerStalled(SparkCondition.MESSAGES_HELD_LONG(queue=queue, seconds=seconds))
+
+    def _is_void(self, change: Change) -> bool:
+        """Whether its batch can no longer be owned. Under the lock.
+
+        Its ids belong to a session that is gone; or AvailableNow has found its end before that of the batch, while the
+        file was written, so that the messages beyond go back to the queue.
+        """
+        if change.incarnation not in {None, self._buffer.incarnation}:
+            return True
+        return change.entry is not None and change.entry.batch.end > self._buffer.received
 
     def _droppable(self) -> list[Entry]:
         """Finished batches, up to the first one whose messages may come again."""
