@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from amqp_core.errors import AmqpError
+from amqp_core.error_conditions import CoreCondition
+from amqp_core.errors import AmqpError, DeadlineExceeded
 from amqp_spark.arrow.decode import Chunk
 from amqp_spark.datasource.kept_alive import KeptAlive
-from amqp_spark.datasource.log.positions import agrees, first_of, lost, replaced
-from amqp_spark.datasource.log.probe import LogProbe, subscribe
+from amqp_spark.datasource.log.positions import agrees, lost, replaced
+from amqp_spark.datasource.log.probe import FIRST, SURE_SECONDS, LogProbe, subscribe
 from amqp_spark.datasource.log.retries import LogRetries
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import LogError
@@ -175,15 +176,22 @@ class RangeReader:
 
     def _skip_gap(self) -> None:
         """Go on behind a gap. Messages are gone if the log begins behind the place where it begins: else there never
-        were any, since a broker may use offsets for records of its own."""
+        were any, since a broker may use offsets for records of its own.
+
+        Raises:
+            DeadlineExceeded: the broker does not send the first message, although the log has some.
+        """
         if self._pending is None:
             return
         following = min(self._pending.offset, self._end)
         options = self._hosts.applied(self._options.connect_options())
         with self._connector(options) as other:  # on the other connection the answer comes behind the prefetch
-            first = first_of(LogProbe(other), self._log)
-        if first > self._at:
-            lost(self._log, self._at, min(first, following), fail=self._options.fail_on_data_loss)
+            first = LogProbe(other).entry(self._log, FIRST, SURE_SECONDS)
+            if first is None:
+                what = f"it to send the first message of stream {self._log!r}"
+                raise DeadlineExceeded(CoreCondition.DEADLINE_EXCEEDED(peer=other.peer, what=what))
+        if first.offset > self._at:
+            lost(self._log, self._at, min(first.offset, following), fail=self._options.fail_on_data_loss)
         self._at = following
 
     def _offset(self, client: Client, block: Block, index: int) -> int:
