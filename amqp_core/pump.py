@@ -85,6 +85,8 @@ class Pump:
         self._woken = False
         self._stuck_at: float | None = None
         self._stuck_sent = 0
+        self._publishes = False
+        """Whether messages were written: those that the peer has not read must not be taken after an error."""
 
     def end(self, say_goodbye: Callable[[float], None]) -> None:
         """Close cleanly unless the connection is broken, in at most 5 s; then close the transport. Idempotent.
@@ -199,6 +201,7 @@ class Pump:
         try:
             self.transport.write(self._endpoint.data_to_send())
             if frames is not None:
+                self._publishes = True
                 self.transport.write(frames, bounded=True)
         except AmqpError as error:
             self._break_after_reading(error)
@@ -298,8 +301,11 @@ class Pump:
             try:
                 while self._broken is None and (data := self.transport.read()):
                     self._receive(data)
-            except AmqpError:
-                pass  # the end of the data, or the data is broken, too; the first error is the cause
+            except AmqpError as found:
+                # Most often the data ends, or is broken, too, and the first error is the cause. But what says that a
+                # message is gone which counts as delivered must not be lost with the connection.
+                if not found.retryable:
+                    error = found
         self._break(error)
 
     def _break(self, error: AmqpError) -> None:
@@ -313,4 +319,7 @@ class Pump:
             self.transport.write(self._endpoint.data_to_send())
         except AmqpError:
             pass
+        if self._publishes and isinstance(error, ConnectionFailed | DeadlineExceeded):
+            # A peer that only stood still would take what the kernel still holds, which is sent again elsewhere.
+            self.transport.reset_on_close(True)
         self.transport.close()

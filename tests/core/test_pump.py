@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
 import threading
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_core.errors import ConnectionLost, DeadlineExceeded, ProtocolError, UsageError
+from amqp_core.errors import ConnectionLost, DeadlineExceeded, ProtocolError, ReturnedUnexpectedly, UsageError
 from amqp_core.heartbeat import Heartbeat
 from amqp_core.pump import Pump
 from amqp_core.transport import Transport, monotonic
@@ -121,6 +122,43 @@ def test_the_first_error_stays_and_the_sessions_own_is_preferred(ends: Ends) -> 
         with pytest.raises(ConnectionLost, match="the session is over"):
             ends.pump.pump_once(monotonic() + 5)
     assert str(ends.echo.closed_by) == "the connection, too"
+
+
+def test_what_arrived_before_a_write_failed_counts_if_no_retry_mends_it(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def receive(data: bytes) -> None:
+        raise ReturnedUnexpectedly(data.decode())
+
+    monkeypatch.setattr(ends.echo, "receive", receive)
+    ends.peer.sendall(b"a message that counts as delivered")
+    ends.peer.close()
+    ends.pump.write(memoryview(b"another message"))
+    with pytest.raises(ReturnedUnexpectedly, match="counts as delivered"):
+        ends.pump.check()
+
+
+@pytest.mark.parametrize("publishes", [True, False])
+def test_a_peer_that_stood_still_gets_no_more_messages_after_the_error(*, publishes: bool) -> None:
+    """What the kernel still holds is sent again over another connection. Answers to the peer are not."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        transport = Transport.connect("127.0.0.1", server.getsockname()[1], timeout=10, context=None)
+        peer, _ = server.accept()
+    echo = Echo()
+    pump = Pump(transport, echo, call_timeout_s=0.05)
+    while not transport.pending_bytes:
+        if publishes:
+            pump.write(memoryview(bytes(65_536)))
+        else:
+            echo.out.append(bytes(65_536))
+            pump.write()
+    with pytest.raises(DeadlineExceeded):
+        pump.wait_for(lambda: False, "an answer")
+    read = 0
+    with peer, contextlib.suppress(ConnectionResetError):
+        while data := peer.recv(1 << 20):
+            read += len(data)
+    assert (read < transport.sent_bytes) == publishes
 
 
 def test_a_violation_closes_the_connection(ends: Ends) -> None:
