@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _UNROUTABLE = frozenset({1, 312})
+# Of so many forgotten ids it is known which were rejected, so that a repeated reject is ignored; one of an earlier id
+# is taken for an unexpected one.
+_REMEMBERED = 1 << 17
 
 
 class Transfers:
@@ -170,7 +173,7 @@ class Ledger:
         self._parts: list[_Part] = []
         self._lead = 0  # number of parts at the front that are completed
         self._forgotten: tuple[int, int] | None = None  # first and last id of the forgotten parts
-        self._rejected_there = RangeSet()
+        self._rejected_there = RangeSet()  # latest ids of the forgotten parts that were rejected
 
     @property
     def in_flight(self) -> Counted:
@@ -228,6 +231,8 @@ class Ledger:
         for part in self._parts[:count]:
             for low, high in part.rejected.ranges() if part.rejected is not None else ():
                 self._rejected_there.add(low, high)
+        if (old := self._forgotten[1] - _REMEMBERED) >= first:
+            self._rejected_there.discard(first, old)
         del self._parts[:count]
         self._lead -= count
 

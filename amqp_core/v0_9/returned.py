@@ -102,11 +102,8 @@ class Returned:
         while number is None and self._next <= last:
             if self._read_next() == key:
                 number = self._take(key, is_same)
-        if number is None:
-            properties = basic_properties(content.header)
-            number = self._take(
-                key, lambda one: one.body == content.body and basic_properties(one.header) == properties
-            )
+        if number is None and (properties := _properties(content.header)) is not None:
+            number = self._take(key, lambda one: one.body == content.body and _properties(one.header) == properties)
         return self._take(key, lambda one: one.body == content.body) if number is None else number
 
     def _read_next(self) -> _Key | None:
@@ -186,10 +183,23 @@ def _criterion(text: str) -> Callable[[Published], bool] | None:
     if exchange is not None:
         return lambda message: message.method.exchange == exchange[1]
     if user is not None:
-        return lambda message: basic_properties(message.header).user_id == user[1]
+        return lambda message: _has(message, "user_id", user[1])
     if expiration is not None:
-        return lambda message: basic_properties(message.header).expiration == expiration[1]
+        return lambda message: _has(message, "expiration", expiration[1])
     return None
+
+
+def _has(message: Published, name: str, value: str) -> bool:
+    properties = _properties(message.header)
+    return properties is not None and getattr(properties, name) == value
+
+
+def _properties(header: bytes) -> spec.BasicProperties | None:
+    """The properties in a content header; ``None`` if they cannot be read: brokers pass on texts of any octets."""
+    try:
+        return basic_properties(header)
+    except DecodeError:
+        return None
 
 
 def _key(exchange: str, routing_key: str, body: bytes) -> _Key:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
+
 from amqp_core.transfer_ledger import Transfers
 from amqp_spark.arrow.encode import clear_accept_mode
 from amqp_spark.sink.routes import value_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
 
     from amqp_core.transfer_ledger import Rejected
     from amqp_spark.arrow.encode import EncodedBlock
@@ -29,6 +29,10 @@ class Origin(NamedTuple):
     """Frames of the whole block, if they may be needed after completion."""
     ends: Sequence[int]
 
+    def alone(self) -> Origin:
+        """The same, without frames and without views of the columns: those keep all of a batch of Spark in memory."""
+        return self._replace(frames=None, exchange=_copied(self.exchange), routing_key=_copied(self.routing_key))
+
     def row(self, index: int) -> int:
         """Position in the partition of transfer ``index``."""
         return self.first_row + index
@@ -36,6 +40,10 @@ class Origin(NamedTuple):
     def target(self, index: int) -> tuple[str, str]:
         """Exchange and routing key of transfer ``index``."""
         return value_at(self.exchange, index), value_at(self.routing_key, index)
+
+
+def _copied(values: str | pa.Array[Any]) -> str | pa.Array[Any]:
+    return values if isinstance(values, str) else pa.concat_arrays([values])
 
 
 def run_of(block: EncodedBlock, options: SinkOptions, *, keep: bool) -> Transfers:

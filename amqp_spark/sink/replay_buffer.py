@@ -81,7 +81,7 @@ class ReplayBuffer:
                 "the rows of a task cannot be kept on disk (%s); Spark runs the task again if a queue is full", error
             )
             return False
-        origin = origin_of(transfers)._replace(frames=None)  # the broker is not one that rejects
+        origin = origin_of(transfers).alone()  # the broker is not one that rejects
         self._on_disk.append(_OnDisk(transfers.frames.nbytes, transfers.ends, origin))
         return True
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionLost, DeadlineExceeded, LimitReached, NotFound
 from amqp_core.blocks import Block
+from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionLost, DeadlineExceeded, LimitReached, NotFound
 from amqp_spark.datasource import drain_detector
 from amqp_spark.datasource.available_now import AvailableNow
 from amqp_spark.datasource.exactly_once.recovery import Consumer
@@ -284,6 +284,7 @@ def test_a_batch_is_not_owned_if_the_end_is_found_before_its_own_while_it_is_wri
 
     def planned(end: int) -> BatchPart:
         part = BatchPart(owner, buffer, end, 10 * end, 1)
+        assert part.change.entry is not None
         part.change.entry.batch = replace(part.change.entry.batch, file="f", checksum="c")
         return part
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+import pyarrow as pa
 import pytest
 
 from amqp_core.errors import ConnectionLost, TransactionFailed
+from amqp_core.transfer_ledger import Transfers
 from amqp_spark.errors import PublishFailed
 from amqp_spark.sink import replay_buffer
+from amqp_spark.sink.origins import Origin, origin_of
 from tests.spark.test_sink_exactly_once import BEGIN, END, Tasks, rows
 from tests.support.fake_broker import FakeBroker
 
@@ -71,6 +74,39 @@ def test_rows_that_memory_should_not_hold_wait_on_disk(
     assert sum(run.frames.nbytes for run in task.policy._kept._runs) <= 100_000 < task.policy._kept.nbytes
     assert task.policy._kept._file is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_on_disk_do_not_keep_the_batches_of_spark_in_memory() -> None:
+    """A column is a view of the message that Spark has sent, with the bodies of all its rows."""
+    keys, bodies = pa.array(["key one", None, "key three"]), pa.array([bytes(1 << 20)] * 3)
+    stream = pa.BufferOutputStream()
+    batch = pa.record_batch([keys, bodies], names=["routing_key", "body"])
+    with pa.ipc.new_stream(stream, batch.schema) as writer:
+        writer.write_batch(batch)
+    read = pa.ipc.open_stream(stream.getvalue()).read_next_batch()
+    column = read.column("routing_key").slice(1)
+    kept = replay_buffer.ReplayBuffer()
+    kept.nbytes = replay_buffer.MOST_BYTES
+    kept.add(Transfers(b"twothree", [3, 8], Origin(7, "orders", column, None, [3, 8])), may_spill=True)
+    (run,) = kept.runs()
+    kept.close()
+    origin = origin_of(run)
+    assert (bytes(run.frames), origin.row(1), origin.target(0), origin.target(1)) == (
+        b"twothree", 8, ("orders", ""), ("orders", "key three"),
+    )  # fmt: skip
+    assert memory_of(column) > 3 << 20
+    assert memory_of(cast("pa.Array[Any]", origin.routing_key)) < 1000
+
+
+def memory_of(column: pa.Array[Any]) -> int:
+    """Bytes of all that the buffers of a column are views of."""
+    size = 0
+    for buffer in filter(None, column.buffers()):
+        whole = buffer
+        while whole.parent is not None:
+            whole = whole.parent
+        size += whole.size
+    return size
 
 
 @pytest.mark.parametrize("reason", ["no room on disk", "a broker that says at once what it has no room for"])
