@@ -87,6 +87,9 @@ class CreditFlowControl:
         """Whether the latest turn brought nothing, and nothing has arrived since."""
         self._arrived_at = self._left_at = self._renewed_at = float("-inf")
 
+    def expect(self, _count: int, _nbytes: int) -> None:
+        """Nothing: credit starts small."""
+
     def most_unsettled(self, _at_most: int | None = None, *, looks: bool = True) -> None:
         """Only credit limits a subscription."""
 

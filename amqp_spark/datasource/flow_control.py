@@ -28,6 +28,10 @@ class FlowControl(Protocol):
     paused: bool
     most: int | None
 
+    def expect(self, count: int, nbytes: int) -> None:
+        """Learn what messages of the queue are like from ``count`` of ``nbytes``, which another process has received,
+        until some are seen."""
+
     def most_unsettled(self, at_most: int | None = None, *, looks: bool = True) -> int | None:
         """Choose the limit of unsettled messages for the next subscription, at most ``at_most``; None: none. ``looks``:
         it may be a small one until sizes are known."""

@@ -21,6 +21,10 @@ class Owner(Protocol):
     def withholds(self) -> bool:
         """Whether messages were withheld: nothing is accepted, and no room becomes free, until all of them are here."""
 
+    @property
+    def owned(self) -> tuple[int, int]:
+        """Number of messages that are owned, and their bytes."""
+
     def enter(self, client: Client, *, declared: bool = False) -> bool:
         """Take ownership on a new session; False if that is not yet possible: try again on another session.
         ``declared``: the queue was declared just now."""

@@ -226,6 +226,8 @@ class QueueConsumer:
 
     def _subscribe(self, client: Client, others: int | None = None) -> Subscription:
         at_most = self._available_now.most_unsettled(self._life.there)
+        if self._owner is not None:
+            self.flow.expect(*self._owner.owned)
         # Messages in doubt are withheld until others have come behind them, however many that takes.
         most = self.flow.most_unsettled(at_most, looks=not self._is_in_doubt())
         if self._owner is not None:

@@ -111,6 +111,11 @@ class UnsettledFlowControl:
         self._keeps_turn_until = -math.inf
         """Until when the session keeps a turn although no large message has begun to arrive."""
 
+    def expect(self, count: int, nbytes: int) -> None:
+        """See :meth:`.FlowControl.expect`."""
+        if not self._count:
+            self._count, self._bytes = count, nbytes
+
     def most_unsettled(self, at_most: int | None = None, *, looks: bool = True) -> int | None:
         """See :meth:`.FlowControl.most_unsettled`."""
         if not self._settles:

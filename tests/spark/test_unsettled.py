@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -21,6 +21,7 @@ from tests.support.fake_broker import FakeBlock, FakeBroker, transfer_frames
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from amqp_spark.datasource.owner import Owner
     from tests.spark.reader_support import Readers
 
 
@@ -105,6 +106,47 @@ def test_the_limit_follows_from_the_budget_and_the_sizes_seen() -> None:
     assert Session(1 << 30).begin() == HIGHEST
     assert Session(1).begin() == 1
     assert Session(1 << 30, settles=False).begin() is None
+
+
+def test_the_limit_follows_from_what_another_process_has_received_until_sizes_are_seen() -> None:
+    session = Session(1 << 26, owns=True)
+    session.flow.expect(0, 0)
+    assert session.flow.most_unsettled(looks=False) == (1 << 26) // module.FIRST_GUESS_BYTES
+    session.flow.expect(50, 50 * 100_000)
+    assert session.flow.most_unsettled(looks=False) == (1 << 26) // 200_000
+    session.begin()
+    session.receive(*[50_000] * 950)
+    session.flow.expect(50, 50 * 100_000)
+    session.lose(1.0)
+    assert session.begin() == (1 << 26) // 105_000, "twice the mean of all of them"
+
+
+def test_the_first_limit_follows_from_what_is_owned(fake: FakeBroker) -> None:
+    """After a crash a batch is owned, most times, and in doubt: then no small limit comes first."""
+
+    class Recovered:
+        """See :class:`amqp_spark.datasource.owner.Owner`."""
+
+        owned = 50, 50 * 100_000
+        in_doubt, withholds = True, False
+
+        def enter(self, _client: object, *, declared: bool) -> bool:
+            return not declared
+
+        def most_unsettled(self, most: int | None) -> int | None:
+            return most
+
+        def __getattr__(self, _name: str) -> Callable[..., int]:
+            return lambda *_given, **_named: 0
+
+    options = SourceOptions.parse({"url": "amqp://localhost", "queue": "q", "bufferBytes": "32m"})
+    receiver = Receiver(options, connector=fake.connect, owners=lambda _queue, _held: cast("Owner", Recovered()))
+    try:
+        receiver.start()
+        fake.wait(lambda: fake.subscriptions)
+        assert fake.subscriptions[0]["max_unsettled"] == (32 << 20) // 200_000
+    finally:
+        receiver.stop()
 
 
 def test_a_connection_lost_after_a_long_pause_makes_the_limit_smaller_until_all_of_it_fits() -> None:

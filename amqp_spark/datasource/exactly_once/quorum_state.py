@@ -83,6 +83,10 @@ MOST_UNSETTLED: Final = 65_535
 LOOK_SECONDS: Final = 0.05
 LONGEST_LOOK_SECONDS: Final = 1.0
 """First and longest pause between two looks whether all that was returned has come."""
+MOST_IN_VAIN: Final = 5
+VAIN_LOOK_SECONDS: Final = 30.0
+"""The pause after so many looks that found a message which was returned, and does not come. Each look returns it once
+more, and a queue drops a message that was returned too often: RabbitMQ 4 after 20 times."""
 TAKEN_BACK_AFTER: Final = 0.75
 """Part of consumer_timeout for which a message is surely still ours: the broker counts from when it has sent it."""
 PATIENCE_SECONDS: Final = 90.0
@@ -161,6 +165,8 @@ class QuorumState:
         self._next_look = self._begun_at = self._last_arrival = 0.0
         self._pause = LOOK_SECONDS
         self._fresh_looks = 0
+        self._in_vain = 0
+        """Looks since a message has come that found one which was returned."""
         self._equal: EqualMessages | None = EqualMessages()
         """Until it has found some."""
         self._next_equal = float("-inf")
@@ -325,6 +331,7 @@ class QuorumState:
         self._once_alone = None
         self._begun_at = self._last_arrival = self._clock()
         self._next_look, self._pause, self._fresh_looks = self._begun_at, LOOK_SECONDS, 0
+        self._in_vain = 0
         if self._doubts:
             _log.info(
                 "%s: whether %d message(s) are acknowledged is in doubt; those that come again are recognised",
@@ -354,6 +361,8 @@ class QuorumState:
             self._last_was_redelivered = bool(flagged) and flagged[-1] == len(block.ends) - 1
             kept += without(block, withheld) if withheld else [block]
         self._last_arrival = self._clock()
+        if self._in_vain:
+            self._in_vain, self._next_look = 0, self._last_arrival
         return kept
 
     def take_dropped(self) -> int:
@@ -432,6 +441,9 @@ class QuorumState:
                 return
         ready = self._session.pass_barrier(self._consumer.queue)
         if ready is not None and ready.redelivered:
+            self._in_vain += 1
+            if self._in_vain >= MOST_IN_VAIN:
+                self._next_look = now + VAIN_LOOK_SECONDS
             return
         self._session.sync()
         self._due = True  # what has come with the answer is sifted before the next decision

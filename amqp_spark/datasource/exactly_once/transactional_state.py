@@ -164,6 +164,12 @@ class TransactionalState:
         """Whether messages are withheld until it is known whether they were accepted: nothing is accepted till then."""
         return self._quorum is not None and self._quorum.withholds
 
+    @property
+    def owned(self) -> tuple[int, int]:
+        """Number of messages that are owned, and their bytes."""
+        batches = () if self.state is None else self.state.owned
+        return sum(batch.count for batch in batches), sum(batch.nbytes for batch in batches)
+
     def most_unsettled(self, most: int | None) -> int | None:
         """The limit of unsettled messages of the next subscription; ``most``: without the messages in doubt."""
         return most if self._quorum is None else self._quorum.most_unsettled(most)

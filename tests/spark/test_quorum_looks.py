@@ -1,0 +1,72 @@
+"""Whether all that was returned has come: each look returns a message once more, and a queue counts that."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from amqp_core.api import Identity, Ready
+from amqp_spark.datasource.exactly_once import quorum_state
+from amqp_spark.datasource.exactly_once.quorum_state import QuorumState
+from amqp_spark.datasource.exactly_once.recovery import Consumer
+from amqp_spark.spool.spool import Spool
+from tests.support.fake_broker import FakeBlock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIMIT = 20
+"""Of deliveries, on quorum queues of RabbitMQ 4 that are declared without one."""
+STEP_S = 0.025
+
+
+class Queue:
+    """A queue whose first message was returned and does not come, and a state with a batch in doubt that has come."""
+
+    def __init__(self, directory: Path) -> None:
+        self.now = 1000.0
+        self.looks: list[float] = []
+        consumer = Consumer(
+            consumer_id="me", queue="q", index=0, count=1, spool=str(directory), adopt=False, heartbeat=5
+        )
+        spool = Spool(str(directory), consumer_id="me", queue="q")
+        self.state = QuorumState(consumer, spool, lambda: self.now, lambda _count: None)
+        self.state.begin(cast("Any", self))
+        self.state._begun_at = self.now
+        identity = Identity(bytes(16), 0, named=False)
+        self.state._recognition.add("file", [identity])
+        assert self.state._recognition.withholds(identity._replace(deliveries=1), 1)
+
+    def query_queue(self, _queue: str) -> Any:
+        return SimpleNamespace(subscriber_count=1)
+
+    def pass_barrier(self, _queue: str) -> Ready:
+        self.looks.append(self.now)
+        return Ready(redelivered=True, identity=None)
+
+    def redelivered(self, _block: object) -> list[int]:
+        return []
+
+    def identities(self, _block: object, indices: list[int]) -> list[Identity | None]:
+        return [None for _ in indices]
+
+    def wait(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.now < until:
+            self.state.resolve()
+            self.now += STEP_S
+
+
+def test_looks_in_vain_do_not_use_up_the_deliveries_of_a_message(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    queue.wait(quorum_state.PATIENCE_SECONDS - 1)
+    assert quorum_state.MOST_IN_VAIN < len(queue.looks) < LIMIT / 2
+
+
+def test_a_message_that_comes_is_a_reason_to_look_again_at_once(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    queue.wait(10)
+    assert len(queue.looks) == quorum_state.MOST_IN_VAIN
+    queue.state.sift([FakeBlock(bytes(10), [10], 7, 10)])
+    queue.wait(1.5)
+    assert len(queue.looks) > quorum_state.MOST_IN_VAIN
