@@ -37,7 +37,8 @@ class FlowControl(Protocol):
         it may be a small one until sizes are known."""
 
     def may_raise_limit(self) -> bool:
-        """Whether the present limit was a first guess, and the sizes of messages are known now."""
+        """Whether another limit fits better than the present one: that was a first guess, and the sizes of messages
+        are known now; or it was made smaller for a reason that was long ago."""
 
     def before_session(self, is_asked: Callable[[], bool]) -> None:
         """Wait before the connection is made, if what comes first would have to wait for long; not while ``is_asked``

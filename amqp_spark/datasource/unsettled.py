@@ -4,7 +4,8 @@ A subscription keeps its limit for its life (0-9-1 section basic.qos), so each i
 share of the budget and the message sizes that are known by then. Larger messages than expected fill the share before
 the limit is reached; then the socket is not read until Spark has committed a batch. A broker that cannot send for long
 closes the connection (RabbitMQ after 30 s). So the limit shrinks after such a loss, until all that it allows fits into
-the share: then the socket is never paused, and the batch is accepted however long it takes.
+the share: then the socket is never paused, and the batch is accepted however long it takes. When no batch has taken
+long for some time, a subscription with the usual limit follows, on the same channel.
 
 A message that is larger than the rest of its queue's share needs a turn: of all queues, one at a time receives such a
 message, and only while the others hold little more than their shares. So one message at most exceeds the budget. Where
@@ -45,6 +46,11 @@ LEAST_LOOK: Final = 16
 """The smallest of these limits."""
 LONG_PAUSE_SECONDS: Final = 10.0
 """A connection that was not read for so long, and is lost, may be lost for this reason."""
+RECENT_SECONDS: Final = 60.0
+"""It is not, if that was longer ago."""
+CALM_SECONDS: Final = 600.0
+"""A smaller limit ends when for so long no message was dropped, and neither the socket nor what the limit allows has
+waited long for Spark to commit a batch."""
 EXCESS_BYTES: Final = 4 << 20
 """Bytes by which queues may together exceed their shares while another one receives a large message. Each exceeds its
 share by what one read brings, however small its messages are."""
@@ -103,11 +109,16 @@ class UnsettledFlowControl:
         """Messages seen in all sessions, and their bytes."""
         self._largest = 1
         self._paused_since = 0.0
-        self._longest_pause_s = 0.0
+        self._long_pause_at = -math.inf
+        """When the session last ended a long pause."""
+        self._calm_since = -math.inf
+        """When the session began, or last had a reason for a smaller limit."""
+        self._full_at, self._full_since = -1, 0.0
+        """Position up to which messages were accepted when all that the limit allows was here, and since when."""
         self._filled = 1
         """Number of messages that filled the share when the socket was last paused."""
         self._losses = 0
-        """Connections lost after a long pause."""
+        """Connections lost after a long pause, or replaced since messages were dropped."""
         self._keeps_turn_until = -math.inf
         """Until when the session keeps a turn although no large message has begun to arrive."""
 
@@ -120,6 +131,9 @@ class UnsettledFlowControl:
         """See :meth:`.FlowControl.most_unsettled`."""
         if not self._settles:
             return None
+        if self._is_calm():
+            self._losses = 0
+            self._largest = max(1, self._bytes // self._count) if self._count else 1
         # What is owned takes the other half: see _reserve_room.
         fits = (self._share // 2 if self._owns else self._share) // self._largest
         if self._losses == 0:
@@ -136,7 +150,13 @@ class UnsettledFlowControl:
 
     def may_raise_limit(self) -> bool:
         """See :meth:`.FlowControl.may_raise_limit`."""
-        return self._looks and not self._is_deaf and self.most is not None and self._count >= self.most // 2
+        if self._is_deaf or self.most is None:
+            return False
+        return self._count >= self.most // 2 if self._looks else self._is_calm()
+
+    def _is_calm(self) -> bool:
+        """Whether what has made the limit smaller was long ago."""
+        return self._losses > 0 and not self.paused and self._clock() - self._calm_since >= CALM_SECONDS
 
     def before_session(self, is_asked: Callable[[], bool]) -> None:
         """See :meth:`.FlowControl.before_session`."""
@@ -152,7 +172,7 @@ class UnsettledFlowControl:
     def restart(self) -> None:
         """See :meth:`.FlowControl.restart`."""
         self.paused = False
-        self._longest_pause_s = 0.0
+        self._long_pause_at, self._calm_since = -math.inf, self._clock()
         if self._keeps_turn_until == math.inf:
             self._keeps_turn_until = self._clock() + IDLE_SECONDS
         self._let_in = None
@@ -168,9 +188,13 @@ class UnsettledFlowControl:
         self._is_deaf = self._begins_anew = False
         if self.paused:
             self._resumed()
-        if self._longest_pause_s >= LONG_PAUSE_SECONDS:
-            self._losses += 1
-        self._longest_pause_s = 0.0
+        if self._clock() - self._long_pause_at <= RECENT_SECONDS:
+            self._lost()
+        self._long_pause_at = -math.inf
+
+    def _lost(self) -> None:
+        self._losses += 1
+        self._calm_since = self._clock()
 
     def arrived(self, block: Block) -> None:
         """See :meth:`.FlowControl.arrived`."""
@@ -222,7 +246,7 @@ class UnsettledFlowControl:
         """See :meth:`.FlowControl.may_begin_anew`."""
         if not self._is_deaf:
             self._is_deaf = True
-            self._losses += 1
+            self._lost()
             self._filled = max(1, self._unsettled())
         with self._lock:
             has_room = self._held.bytes_of(self._queue) < self._share - self._reserve
@@ -236,6 +260,8 @@ class UnsettledFlowControl:
     def regulate(self, client: Client, _subscription: Subscription, *, left: int, idles: bool) -> None:
         """Stop reading the socket while the share of the queue is used up, or its next message waits for its turn."""
         self._keeps = left > 0 or not self._settles
+        if self._losses:
+            self._look_for_wait()
         under_way = client.under_way_bytes
         with self._lock:
             self._held.awaited.pop(self._queue, None)
@@ -262,6 +288,16 @@ class UnsettledFlowControl:
         else:
             self._resumed()
 
+    def _look_for_wait(self) -> None:
+        """Take note if all that the limit allows waits for long: with more, the socket would have to wait."""
+        now = self._clock()
+        with self._lock:
+            accepted = self._buffer.accepted
+        if self.most is None or self._unsettled() < self.most or accepted != self._full_at:
+            self._full_at, self._full_since = accepted, now
+        elif now - self._full_since >= LONG_PAUSE_SECONDS:
+            self._calm_since = now
+
     def _has_turn(self) -> bool:
         """Take a turn, or wait in line for it; return whether a message of any size may be received now."""
         return self._held.turns.take(self._queue) == self._queue and sum(self._excesses()) <= EXCESS_BYTES
@@ -282,7 +318,9 @@ class UnsettledFlowControl:
 
     def _resumed(self) -> None:
         self.paused = False
-        self._longest_pause_s = max(self._longest_pause_s, self._clock() - self._paused_since)
+        now = self._clock()
+        if now - self._paused_since >= LONG_PAUSE_SECONDS:
+            self._long_pause_at = self._calm_since = now
 
     def has_room(self) -> bool:
         """See :meth:`.FlowControl.has_room`."""

@@ -89,6 +89,12 @@ class Session:
         self.flow.arrived(block)
         self.regulate()
 
+    def accept(self) -> None:
+        """Spark has committed all that is here."""
+        buffer = self.held.buffers["q"]
+        buffer.fix(buffer.received, buffer.waiting_bytes)
+        buffer.accept(buffer.received)
+
     def regulate(self) -> None:
         self.flow.regulate(self.socket, None, left=1, idles=True)  # type: ignore[arg-type]
 
@@ -143,7 +149,7 @@ def test_the_first_limit_follows_from_what_is_owned(fake: FakeBroker) -> None:
     receiver = Receiver(options, connector=fake.connect, owners=lambda _queue, _held: cast("Owner", Recovered()))
     try:
         receiver.start()
-        fake.wait(lambda: fake.subscriptions)
+        fake.wait(lambda: bool(fake.subscriptions))
         assert fake.subscriptions[0]["max_unsettled"] == (32 << 20) // 200_000
     finally:
         receiver.stop()
@@ -169,6 +175,57 @@ def test_a_connection_lost_after_a_long_pause_makes_the_limit_smaller_until_all_
     assert session.begin() == 1
 
 
+def shrunk() -> Session:
+    """A session with the limit of 40 that follows a loss; the usual one would be 70."""
+    session = Session(100_000)
+    session.begin()
+    session.receive(*[700] * 80, 60_000)
+    session.lose(module.LONG_PAUSE_SECONDS)
+    assert session.begin() == 81 // 2
+    return session
+
+
+def test_a_smaller_limit_ends_when_no_batch_has_taken_long_for_some_time() -> None:
+    session = shrunk()
+    for _ in range(int(module.CALM_SECONDS)):
+        assert not session.flow.may_raise_limit()
+        session.receive(*[700] * 40)
+        session.accept()
+        session.clock.now += 1.0
+        session.regulate()
+    assert session.flow.may_raise_limit()
+    assert (session.flow.most_unsettled() or 0) > 65
+    assert not session.flow.may_raise_limit()
+
+
+def test_a_smaller_limit_stays_while_batches_take_long() -> None:
+    """Spark works on all that the limit allows: with more, the socket would not be read meanwhile."""
+    session = shrunk()
+    for _ in range(50):
+        session.receive(*[700] * 40)
+        for _ in range(int(module.LONG_PAUSE_SECONDS) + 5):
+            session.clock.now += 1.0
+            session.regulate()
+            assert not session.flow.may_raise_limit()
+        session.accept()
+        session.regulate()
+    session.clock.now += module.CALM_SECONDS
+    session.regulate()
+    assert session.flow.may_raise_limit()
+
+
+def test_a_loss_long_after_a_pause_has_another_reason() -> None:
+    session = Session(100_000)
+    session.begin()
+    session.receive(*[700] * 80, 60_000)
+    session.clock.now += module.LONG_PAUSE_SECONDS
+    session.accept()
+    session.regulate()
+    assert session.socket.paused == [True, False]
+    session.lose(module.RECENT_SECONDS + 1.0)
+    assert session.begin() == 100_000 * 81 // (2 * (80 * 700 + 60_000)), "twice the mean"
+
+
 def test_a_short_pause_changes_nothing_and_ends_when_a_batch_is_accepted() -> None:
     session = Session(100_000)
     most = session.begin()
@@ -182,6 +239,27 @@ def test_a_short_pause_changes_nothing_and_ends_when_a_batch_is_accepted() -> No
     session.lose(60.0)
     assert most is not None
     assert session.flow._losses == 0
+
+
+def test_the_subscription_with_the_usual_limit_goes_on_where_the_one_before_ended(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restart = UnsettledFlowControl.restart
+
+    def restarted(flow: UnsettledFlowControl) -> None:
+        restart(flow)
+        flow._losses = 1
+
+    monkeypatch.setattr(UnsettledFlowControl, "restart", restarted)
+    monkeypatch.setattr(module, "CALM_SECONDS", 0.0)
+    fake.publish("q", *numbers(1000))
+    driver = Driver(readers(bufferBytes="64k", maxBytesPerTrigger="32k"))
+    assert bodies(driver.rows(1000)) == numbers(1000)
+    driver.trigger()
+    fake.wait(lambda: len(fake.accepted) == 1000)
+    assert fake.held() == 0
+    first, second = fake.subscriptions
+    assert cast("int", first["max_unsettled"]) < cast("int", second["max_unsettled"])
 
 
 def test_a_batch_is_received_accepted_and_the_next_one_follows(fake: FakeBroker, readers: Readers) -> None:
