@@ -29,16 +29,16 @@ class FlowControl(Protocol):
     most: int | None
 
     def expect(self, count: int, nbytes: int) -> None:
-        """Learn what messages of the queue are like from ``count`` of ``nbytes``, which another process has received,
-        until some are seen."""
+        """Take the number and the bytes of messages that another process has received. They say what the next ones are
+        like, until some have been seen, where the first limit cannot be a small one."""
 
     def most_unsettled(self, at_most: int | None = None, *, looks: bool = True) -> int | None:
         """Choose the limit of unsettled messages for the next subscription, at most ``at_most``; None: none. ``looks``:
         it may be a small one until sizes are known."""
 
     def may_raise_limit(self) -> bool:
-        """Whether another limit fits better than the present one: that was a first guess, and the sizes of messages
-        are known now; or it was made smaller for a reason that was long ago."""
+        """Whether a higher limit may follow on the same channel: the present one was chosen before sizes were known, or
+        was made smaller for a reason that was long ago."""
 
     def before_session(self, is_asked: Callable[[], bool]) -> None:
         """Wait before the connection is made, if what comes first would have to wait for long; not while ``is_asked``

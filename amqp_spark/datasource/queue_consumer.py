@@ -215,7 +215,7 @@ class QueueConsumer:
             try:
                 while not self._held.stopping:
                     self._step(client, subscription)
-                    if self.flow.may_raise_limit() and not self._available_now.ending:
+                    if self.flow.may_raise_limit() and not (self._available_now.ending or self._is_in_doubt()):
                         subscription = self._subscribe_again(client, subscription)
             except ResourceDeleted as error:
                 consumer_setup.raise_if_cancelled(client, self.queue, error)

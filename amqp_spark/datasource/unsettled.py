@@ -4,8 +4,8 @@ A subscription keeps its limit for its life (0-9-1 section basic.qos), so each i
 share of the budget and the message sizes that are known by then. Larger messages than expected fill the share before
 the limit is reached; then the socket is not read until Spark has committed a batch. A broker that cannot send for long
 closes the connection (RabbitMQ after 30 s). So the limit shrinks after such a loss, until all that it allows fits into
-the share: then the socket is never paused, and the batch is accepted however long it takes. When no batch has taken
-long for some time, a subscription with the usual limit follows, on the same channel.
+the share: then the socket is never paused, and the batch is accepted however long it takes. After a time in which no
+batch has taken long, the next session has the usual limit again.
 
 A message that is larger than the rest of its queue's share needs a turn: of all queues, one at a time receives such a
 message, and only while the others hold little more than their shares. So one message at most exceeds the budget. Where
@@ -15,7 +15,8 @@ and a quorum queue drops a message that was delivered too often.
 With exactly-once the broker has to answer for each batch, and the answer comes after all that was sent before, which is
 read although the share is used up. So a part of the share stays free for that. A session that knows no sizes begins
 with a small limit, and subscribes again on the same channel when it has seen some messages: what has arrived stays
-unsettled there, in its order. If more comes, all of it is dropped, and
+unsettled there, in its order. So it does when a smaller limit is no longer needed; without exactly-once it does not,
+since another consumer may become the active one of the queue meanwhile. If more comes, all of it is dropped, and
 so is what comes later; the session goes on, since others may wait for its answers, until there is room, or its turn has
 come. Then it is replaced by one with a smaller limit, to which everything comes again. If no other queue waits, the
 message that follows a large one is kept, since the limit cannot be smaller than one: then two exceed the budget.
@@ -101,18 +102,23 @@ class UnsettledFlowControl:
         self._is_deaf = self._begins_anew = False
         """Whether all that comes is dropped, and whether the next session follows for this reason."""
         self.most: int | None = None
-        self._looks = False
-        """Whether the limit is a small one, until sizes are known."""
+        self._at_most = HIGHEST
+        self._is_first = False
+        """Whether the limit was chosen before sizes were known."""
+        self._chosen_with = 0
+        """Number of messages that had been seen when it was chosen."""
         self._begin = 0
         """Position at which the session began."""
         self._count = self._bytes = 0
         """Messages seen in all sessions, and their bytes."""
+        self._expected = 0, 0
+        """Messages that another process has received, and their bytes."""
         self._largest = 1
         self._paused_since = 0.0
         self._long_pause_at = -math.inf
         """When the session last ended a long pause."""
-        self._calm_since = -math.inf
-        """When the session began, or last had a reason for a smaller limit."""
+        self._calm_since = math.inf
+        """When the session began, or last had a reason for a smaller limit; infinite between sessions."""
         self._full_at, self._full_since = -1, 0.0
         """Position up to which messages were accepted when all that the limit allows was here, and since when."""
         self._filled = 1
@@ -124,39 +130,59 @@ class UnsettledFlowControl:
 
     def expect(self, count: int, nbytes: int) -> None:
         """See :meth:`.FlowControl.expect`."""
-        if not self._count:
-            self._count, self._bytes = count, nbytes
+        self._expected = count, nbytes
 
     def most_unsettled(self, at_most: int | None = None, *, looks: bool = True) -> int | None:
         """See :meth:`.FlowControl.most_unsettled`."""
         if not self._settles:
             return None
         if self._is_calm():
-            self._losses = 0
-            self._largest = max(1, self._bytes // self._count) if self._count else 1
-        # What is owned takes the other half: see _reserve_room.
-        fits = (self._share // 2 if self._owns else self._share) // self._largest
-        if self._losses == 0:
-            typical = 2 * self._bytes // self._count if self._count else FIRST_GUESS_BYTES
-            limit = self._share // max(1, typical)
-        else:
-            limit = fits if self._losses > 1 else max(fits, self._filled // 2)
+            self._forget_losses()
+        self._at_most = HIGHEST if at_most is None else min(HIGHEST, at_most)
         look = max(LEAST_LOOK, self._share // LOOK_BYTES)
-        self._looks = looks and self._owns and self._losses == 0 and self._count < look // 2 < limit
-        self.most = max(1, min(look if self._looks else limit, HIGHEST if at_most is None else min(HIGHEST, at_most)))
+        self._is_first = self._owns and not self._losses and self._count < look // 2
+        self._chosen_with = self._count
+        if not self._is_first:
+            limit = self._limit(self._count, self._bytes)
+        elif looks:
+            limit = min(look, self._limit(self._count, self._bytes))
+        else:
+            limit = self._limit(*self._seen())
+        self.most = max(1, limit)
         with self._lock:
             self._reserve_room()
         return self.most
 
+    def _limit(self, count: int, nbytes: int) -> int:
+        """The limit where messages are like ``count`` of ``nbytes``."""
+        # What is owned takes the other half: see _reserve_room.
+        fits = (self._share // 2 if self._owns else self._share) // self._largest
+        if self._losses == 0:
+            limit = self._share // max(1, 2 * nbytes // count if count else FIRST_GUESS_BYTES)
+        else:
+            limit = fits if self._losses > 1 else max(fits, self._filled // 2)
+        return min(limit, self._at_most)
+
+    def _seen(self) -> tuple[int, int]:
+        """Messages that are known, and their bytes: those of another process until there are others."""
+        return (self._count, self._bytes) if self._count else self._expected
+
     def may_raise_limit(self) -> bool:
         """See :meth:`.FlowControl.may_raise_limit`."""
-        if self._is_deaf or self.most is None:
+        if not self._owns or self._is_deaf or self.most is None:
             return False
-        return self._count >= self.most // 2 if self._looks else self._is_calm()
+        if not self._is_first:
+            return self._is_calm()
+        enough = max(self.most // 2, 2 * self._chosen_with + 1)
+        return self._count >= enough and self._limit(self._count, self._bytes) > self.most
 
     def _is_calm(self) -> bool:
         """Whether what has made the limit smaller was long ago."""
         return self._losses > 0 and not self.paused and self._clock() - self._calm_since >= CALM_SECONDS
+
+    def _forget_losses(self) -> None:
+        self._losses = 0
+        self._largest = max(1, self._bytes // self._count) if self._count else 1
 
     def before_session(self, is_asked: Callable[[], bool]) -> None:
         """See :meth:`.FlowControl.before_session`."""
@@ -185,16 +211,14 @@ class UnsettledFlowControl:
         self._let_in = None
         if not self._begins_anew:
             self._leave_turn()
-        self._is_deaf = self._begins_anew = False
         if self.paused:
             self._resumed()
         if self._clock() - self._long_pause_at <= RECENT_SECONDS:
-            self._lost()
-        self._long_pause_at = -math.inf
-
-    def _lost(self) -> None:
-        self._losses += 1
-        self._calm_since = self._clock()
+            self._losses += 1
+        elif not self._is_deaf and self._is_calm():
+            self._forget_losses()
+        self._is_deaf = self._begins_anew = False
+        self._long_pause_at, self._calm_since = -math.inf, math.inf
 
     def arrived(self, block: Block) -> None:
         """See :meth:`.FlowControl.arrived`."""
@@ -209,8 +233,9 @@ class UnsettledFlowControl:
 
     def _reserve_room(self) -> None:
         """Reserve room for as many messages as may be sent before an answer: the limit of unsettled ones."""
-        if self._owns and self.most is not None and self._count:
-            self._reserve = min(self._share // 2, self.most * self._bytes // self._count)
+        count, nbytes = self._seen()
+        if self._owns and self.most is not None and count:
+            self._reserve = min(self._share // 2, self.most * nbytes // count)
         self._held.rooms[self._queue] = Room(self.most, self._share - self._reserve)
 
     def announce(self, subscription: Subscription) -> None:
@@ -246,7 +271,7 @@ class UnsettledFlowControl:
         """See :meth:`.FlowControl.may_begin_anew`."""
         if not self._is_deaf:
             self._is_deaf = True
-            self._lost()
+            self._losses += 1
             self._filled = max(1, self._unsettled())
         with self._lock:
             has_room = self._held.bytes_of(self._queue) < self._share - self._reserve

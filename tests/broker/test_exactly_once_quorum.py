@@ -11,6 +11,7 @@ import pytest
 from amqp_core.v0_9.messages import Message
 from amqp_core.v0_9.spec import BasicProperties
 from amqp_spark import crashpoints
+from amqp_spark.datasource import unsettled
 from amqp_spark.errors import LogError, SpoolError, StateError, UnsupportedModeError
 from amqp_spark.transactions.__main__ import main
 from tests.broker.source_0_9_support import ExactlyOncePlace, drained, numbers
@@ -80,6 +81,37 @@ def test_a_backlog_of_large_messages_comes_once_and_in_order(
     assert "AMQP_BUFFER_OVERFLOWED" not in caplog.text
     consumer.stop()
     assert consumer.state()["recognised"] == 0
+
+
+def test_the_usual_limit_comes_back_while_messages_flow(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A subscription with another limit follows on the same channel."""
+    restart, chosen = unsettled.UnsettledFlowControl.restart, list[int | None]()
+    most_unsettled = unsettled.UnsettledFlowControl.most_unsettled
+
+    def choose(flow: unsettled.UnsettledFlowControl, *given: Any, **named: Any) -> int | None:
+        chosen.append(most_unsettled(flow, *given, **named))
+        if len(chosen) == 1:  # as after the loss of a session
+            flow._losses = 1
+            flow._is_first = False
+        return chosen[-1]
+
+    def restarted(flow: unsettled.UnsettledFlowControl) -> None:
+        restart(flow)
+        flow._calm_since -= unsettled.CALM_SECONDS
+
+    monkeypatch.setattr(unsettled.UnsettledFlowControl, "most_unsettled", choose)
+    monkeypatch.setattr(unsettled.UnsettledFlowControl, "restart", restarted)
+    consumer.publish(numbers(3000))
+    driver = consumer.driver(bufferBytes="8m", maxMessagesPerTrigger=400)
+    assert bodies(driver.rows(3000)) == numbers(3000)
+    driver.trigger()
+    consumer.stop()
+    wait_until(lambda: consumer.count() == (0, 0), "all are accepted")
+    assert len(chosen) > 1
+    assert (chosen[-1] or 0) > (chosen[0] or 0)
+    assert "subscri" not in caplog.text
 
 
 @pytest.mark.sampled("point", every=2)

@@ -57,38 +57,6 @@ def test_a_query_reads_commits_and_accepts(place: Place) -> None:
     wait_until(lambda: place.count() == (0, 0), "nothing is left, and nothing unaccepted came back")
 
 
-@pytest.mark.parametrize("exclusive", ["true", "false"])
-def test_the_usual_limit_comes_back_while_messages_flow(
-    place: Place, monkeypatch: pytest.MonkeyPatch, exclusive: str
-) -> None:
-    """A subscription with another limit follows on the same channel: nothing is lost, and nothing comes twice."""
-    chosen: list[int | None] = []
-    most_unsettled, restart = module.UnsettledFlowControl.most_unsettled, module.UnsettledFlowControl.restart
-
-    def choose(flow: module.UnsettledFlowControl, *given: Any, **named: Any) -> int | None:
-        chosen.append(most_unsettled(flow, *given, **named))
-        return chosen[-1]
-
-    def restarted(flow: module.UnsettledFlowControl) -> None:
-        restart(flow)
-        if len(chosen) == 1:  # as after the loss of a session
-            flow._losses = 1
-
-    monkeypatch.setattr(module.UnsettledFlowControl, "most_unsettled", choose)
-    monkeypatch.setattr(module.UnsettledFlowControl, "restart", restarted)
-    monkeypatch.setattr(module, "CALM_SECONDS", 0.0)
-    place.publish(numbers(3000))
-    driver = place.driver(exclusive=exclusive, bufferBytes="200k", maxBytesPerTrigger="50k")
-    assert bodies(driver.rows(3000)) == numbers(3000)
-    driver.trigger()
-    place.stop()
-    wait_until(lambda: place.count() == (0, 0), "all are accepted")
-    first, second = chosen
-    assert first is not None
-    assert second is not None
-    assert first < second
-
-
 def kill(place: Place) -> None:
     """End the reader as a crash does, after the broker has handled what it accepted."""
     stream = place.readers.pop()._stream

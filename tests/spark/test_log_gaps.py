@@ -14,6 +14,7 @@ from amqp_spark.datasource.log.probe import EMPTY_SECONDS, SURE_SECONDS, LogProb
 from amqp_spark.datasource.log.range_reader import LogPartition, RangeReader
 from amqp_spark.errors import LogError
 from amqp_spark.options import SourceOptions
+from amqp_spark.options.log_positions import Edge
 from tests.support.fake_broker import FakeBroker
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str | int, floa
     monkeypatch.setattr(
         LogProbe, "entry", lambda _probe, _log, since, patience_s=EMPTY_SECONDS: answer(since, patience_s)
     )
+
+
+def counting(monkeypatch: pytest.MonkeyPatch, *, filled: bool) -> None:
+    """Whether the broker counts messages in the log."""
+    monkeypatch.setattr(LogProbe, "is_filled", lambda _probe, _log: filled)
 
 
 def late(since: str | int, patience_s: float) -> LogEntry | None:
@@ -69,6 +75,16 @@ def test_no_answer_is_no_proof_that_there_never_were_any(monkeypatch: pytest.Mon
 
 def test_a_checkpoint_does_not_go_on_across_messages_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, late)
+    counting(monkeypatch, filled=True)
     start = LogOffset(20, DIGEST.hex())
     with pytest.raises(LogError, match=r"AMQP_LOG_DATA_LOST\] Messages 20 to 900"):
         positions.checked(LogProbe(cast("Any", None)), "s", start, fail_on_data_loss=True)
+
+
+@pytest.mark.parametrize(("filled", "first"), [(True, 900), (False, 0)])
+def test_earliest_is_where_the_log_begins_however_late_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, *, filled: bool, first: int
+) -> None:
+    answering(monkeypatch, late)
+    counting(monkeypatch, filled=filled)
+    assert positions.resolve(LogProbe(cast("Any", None)), "s", Edge.EARLIEST, "startingOffsets") == first

@@ -70,3 +70,9 @@ def test_a_message_that_comes_is_a_reason_to_look_again_at_once(tmp_path: Path) 
     queue.state.sift([FakeBlock(bytes(10), [10], 7, 10)])
     queue.wait(1.5)
     assert len(queue.looks) > quorum_state.MOST_IN_VAIN
+
+
+def test_the_limit_of_a_session_in_doubt_has_little_room_where_messages_are_large(tmp_path: Path) -> None:
+    state = Queue(tmp_path).state
+    assert state.most_unsettled(None) is None
+    assert [state.most_unsettled(most) for most in (1, 500, 5000)] == [2, 501, 5000]

@@ -114,17 +114,30 @@ def test_the_limit_follows_from_the_budget_and_the_sizes_seen() -> None:
     assert Session(1 << 30, settles=False).begin() is None
 
 
-def test_the_limit_follows_from_what_another_process_has_received_until_sizes_are_seen() -> None:
+def test_what_another_process_has_received_gives_a_first_limit_that_cannot_be_small() -> None:
     session = Session(1 << 26, owns=True)
     session.flow.expect(0, 0)
     assert session.flow.most_unsettled(looks=False) == (1 << 26) // module.FIRST_GUESS_BYTES
-    session.flow.expect(50, 50 * 100_000)
-    assert session.flow.most_unsettled(looks=False) == (1 << 26) // 200_000
-    session.begin()
-    session.receive(*[50_000] * 950)
-    session.flow.expect(50, 50 * 100_000)
-    session.lose(1.0)
-    assert session.begin() == (1 << 26) // 105_000, "twice the mean of all of them"
+    session.flow.expect(50, 50 * 20_000_000)
+    assert session.flow.most_unsettled(looks=False) == 1
+    assert session.flow.most_unsettled() == (1 << 26) // module.LOOK_BYTES
+    session.flow.most_unsettled(looks=False)
+    session.flow.restart()
+    assert not session.flow.may_raise_limit(), "nothing is known yet"
+    session.receive(1000)
+    assert session.flow.may_raise_limit()
+    session.receive(*[1000] * 999)
+    assert session.flow.most_unsettled() == (1 << 26) // 2000, "twice the mean of what has been seen"
+    assert not session.flow.may_raise_limit()
+
+
+def test_a_first_limit_is_not_replaced_by_the_same_one() -> None:
+    """AvailableNow bounds the limit, too."""
+    session = Session(1 << 30, owns=True)
+    assert session.flow.most_unsettled(256) == 256
+    session.flow.restart()
+    session.receive(*[1000] * 200)
+    assert not session.flow.may_raise_limit()
 
 
 def test_the_first_limit_follows_from_what_is_owned(fake: FakeBroker) -> None:
@@ -175,43 +188,75 @@ def test_a_connection_lost_after_a_long_pause_makes_the_limit_smaller_until_all_
     assert session.begin() == 1
 
 
-def shrunk() -> Session:
-    """A session with the limit of 40 that follows a loss; the usual one would be 70."""
-    session = Session(100_000)
+def shrunk(*, owns: bool) -> Session:
+    """A session with a smaller limit than the usual one, since a loss followed a long pause."""
+    session = Session(1_000_000, owns=owns)
     session.begin()
-    session.receive(*[700] * 80, 60_000)
+    session.receive(*[700] * 1000)
+    session.accept()
+    session.receive(*[700] * 600, 650_000)
     session.lose(module.LONG_PAUSE_SECONDS)
-    assert session.begin() == 81 // 2
+    assert session.begin() == 601 // 2 < usual(session)
     return session
 
 
-def test_a_smaller_limit_ends_when_no_batch_has_taken_long_for_some_time() -> None:
-    session = shrunk()
-    for _ in range(int(module.CALM_SECONDS)):
-        assert not session.flow.may_raise_limit()
-        session.receive(*[700] * 40)
+def usual(session: Session) -> int:
+    flow = session.flow
+    return 1_000_000 * flow._count // (2 * flow._bytes)
+
+
+def busy(session: Session, seconds: float, *, batch_s: float) -> None:
+    """Spark works on all that the limit allows, again and again, for so many seconds each time."""
+    until = session.clock.now + seconds
+    while session.clock.now < until:
+        session.receive(*[700] * (session.flow.most or 0))
+        for _ in range(int(batch_s)):
+            assert not session.flow.may_raise_limit()
+            session.clock.now += 1.0
+            session.regulate()
         session.accept()
-        session.clock.now += 1.0
         session.regulate()
+
+
+def test_a_smaller_limit_ends_when_no_batch_has_taken_long_for_some_time() -> None:
+    session = shrunk(owns=True)
+    busy(session, module.CALM_SECONDS - 1, batch_s=2)
+    session.clock.now += 5.0
     assert session.flow.may_raise_limit()
-    assert (session.flow.most_unsettled() or 0) > 65
+    assert session.flow.most_unsettled() == usual(session)
     assert not session.flow.may_raise_limit()
 
 
-def test_a_smaller_limit_stays_while_batches_take_long() -> None:
-    """Spark works on all that the limit allows: with more, the socket would not be read meanwhile."""
-    session = shrunk()
-    for _ in range(50):
-        session.receive(*[700] * 40)
-        for _ in range(int(module.LONG_PAUSE_SECONDS) + 5):
-            session.clock.now += 1.0
-            session.regulate()
-            assert not session.flow.may_raise_limit()
-        session.accept()
-        session.regulate()
+def test_without_exactly_once_a_smaller_limit_ends_with_the_session() -> None:
+    """Its consumer may be the active one of several: it must not end by itself."""
+    session = shrunk(owns=False)
+    busy(session, module.CALM_SECONDS + 5, batch_s=2)
+    session.lose(0.0)
+    assert session.begin() == usual(session)
+
+
+@pytest.mark.parametrize("owns", [True, False])
+def test_a_smaller_limit_stays_while_batches_take_long(*, owns: bool) -> None:
+    """With more, the socket would not be read meanwhile."""
+    session = shrunk(owns=owns)
+    busy(session, 2 * module.CALM_SECONDS, batch_s=module.LONG_PAUSE_SECONDS + 5)
+    session.lose(0.0)
     session.clock.now += module.CALM_SECONDS
+    assert (session.begin() or 0) < usual(session), "the time without a session is no proof"
+
+
+def test_a_smaller_limit_stays_although_messages_were_dropped_for_long() -> None:
+    session = Session(1_000_000, owns=True)
+    session.begin()
+    session.receive(*[700] * 600, 650_000)
+    assert not session.flow._admits(1, 50_000_000, 0)
+    assert not session.flow.may_begin_anew()
+    session.clock.now += 2 * module.CALM_SECONDS
     session.regulate()
-    assert session.flow.may_raise_limit()
+    session.accept()
+    assert session.flow.may_begin_anew()
+    session.lose(0.0)
+    assert (session.begin() or 0) < usual(session)
 
 
 def test_a_loss_long_after_a_pause_has_another_reason() -> None:
@@ -239,27 +284,6 @@ def test_a_short_pause_changes_nothing_and_ends_when_a_batch_is_accepted() -> No
     session.lose(60.0)
     assert most is not None
     assert session.flow._losses == 0
-
-
-def test_the_subscription_with_the_usual_limit_goes_on_where_the_one_before_ended(
-    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    restart = UnsettledFlowControl.restart
-
-    def restarted(flow: UnsettledFlowControl) -> None:
-        restart(flow)
-        flow._losses = 1
-
-    monkeypatch.setattr(UnsettledFlowControl, "restart", restarted)
-    monkeypatch.setattr(module, "CALM_SECONDS", 0.0)
-    fake.publish("q", *numbers(1000))
-    driver = Driver(readers(bufferBytes="64k", maxBytesPerTrigger="32k"))
-    assert bodies(driver.rows(1000)) == numbers(1000)
-    driver.trigger()
-    fake.wait(lambda: len(fake.accepted) == 1000)
-    assert fake.held() == 0
-    first, second = fake.subscriptions
-    assert cast("int", first["max_unsettled"]) < cast("int", second["max_unsettled"])
 
 
 def test_a_batch_is_received_accepted_and_the_next_one_follows(fake: FakeBroker, readers: Readers) -> None:

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SPARE_UNSETTLED: Final = 1000
-"""So many messages may be unsettled besides those that are withheld."""
+"""So many messages may be unsettled besides those that are withheld, if they have room."""
 MOST_UNSETTLED: Final = 65_535
 """The largest limit of unsettled messages (0-9-1 section basic.qos)."""
 LOOK_SECONDS: Final = 0.05
@@ -166,7 +166,7 @@ class QuorumState:
         self._pause = LOOK_SECONDS
         self._fresh_looks = 0
         self._in_vain = 0
-        """Looks since a message has come that found one which was returned."""
+        """Number of looks in a row that found a returned message, while none has come."""
         self._equal: EqualMessages | None = EqualMessages()
         """Until it has found some."""
         self._next_equal = float("-inf")
@@ -303,7 +303,7 @@ class QuorumState:
         """The limit of unsettled messages for a session that may have to withhold all messages in doubt."""
         if most is None or not self.in_doubt:
             return most
-        return max(most, min(MOST_UNSETTLED, self._recognition.count + SPARE_UNSETTLED))
+        return max(most, min(MOST_UNSETTLED, self._recognition.count + min(SPARE_UNSETTLED, most)))
 
     def enter(self) -> None:
         """Prepare to recognise messages, once the state was taken on a new session."""

@@ -76,6 +76,11 @@ class LogProbe:
         finally:
             self._end(subscription)
 
+    def is_filled(self, log: str) -> bool:
+        """Whether the broker counts messages in a log."""
+        info = self._client.query_queue(log)
+        return info is not None and bool(info.message_count)
+
     def end(self, log: str, *, certain: bool) -> int:
         """The offset behind the last message; ``certain``: of all that were there when this was called, else there may
         be more."""
