@@ -219,7 +219,7 @@ def _host_and_port(text: str, url: str, *, tls: bool) -> tuple[str, int]:
     host, separator, port = _split_port(text, url)
     if not separator:
         return host, DEFAULT_TLS_PORT if tls else DEFAULT_PORT
-    if not (port.isascii() and port.isdigit()) or not 1 <= int(port[:6]) <= 65535:
+    if not re.fullmatch(r"0*[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
         # The text is not quoted: users also write passwords after a ':'.
         raise _invalid_url(f"the port after host {host!r} is not a number from 1 to 65535")
     return host, int(port)

@@ -300,11 +300,11 @@ def arguments() -> Kind[tuple[tuple[str, object], ...]]:
         text = value.strip()
         try:
             found = json.loads(text) if text.startswith("{") else dict(map(_argument, text.split(";")))
-        except ValueError:
+            if all(_is_name(name) for name in found) and _is_argument(found):
+                return tuple(found.items())
+        except (ValueError, RecursionError):  # the latter: nested as deep as no broker takes it
             raise ValueError(allowed) from None
-        if not all(_is_name(name) for name in found) or not _is_argument(found):
-            raise ValueError(allowed)
-        return tuple(found.items())
+        raise ValueError(allowed)
 
     return Kind("arguments", allowed, parse)
 

@@ -2,7 +2,7 @@
 
 A file is never changed. Its name has the epoch and a serial number: of two files the later one counts. Each process
 raises the epoch, and creates the first file of an epoch only if no other process has: so a process that was suspended,
-and has lost its lock, cannot hide what its successor writes.
+and has lost its lock, cannot hide what its successor writes. That file stays until the next epoch begins.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from amqp_spark.spool.spool import Spool
 
 _ENDING: Final = ".json"
+_READS: Final = 20
+"""Attempts to read the newest file: a process that lives replaces it with each batch."""
 
 
 class StateFile(NamedTuple):
@@ -38,31 +40,41 @@ class StateFiles:
     def latest(self) -> StateFile | None:
         """Read the newest file; ``None`` if there is none."""
         with self._spool.location.spool_errors("cannot be read"):
-            places = self._places()
-            if not places:
-                return None
-            newest = max(places)
-            with self._spool.place.open(self._file(*newest)) as opened:
-                return StateFile(*newest, bytes(opened.read_at(0, opened.size)))
+            for left in range(_READS - 1, -1, -1):
+                places = self._places()
+                if not places:
+                    return None
+                newest = max(places)
+                try:
+                    with self._spool.place.open(self._file(*newest)) as opened:
+                        return StateFile(*newest, bytes(opened.read_at(0, opened.size)))
+                except FileNotFoundError:
+                    if not left:
+                        raise
+            raise AssertionError
 
     def begin(self, epoch: int, content: bytes) -> bool:
-        """Write the first file of an epoch; return whether it is ours. Then older files are deleted."""
+        """Write the first file of an epoch; return whether it is ours, and the newest. Then older ones are deleted."""
         name = self._file(epoch, 0)
         with self._spool.location.spool_errors("cannot be written"):
             self._spool.place.claim(name, content, hashed(self._name))
             with self._spool.place.open(name) as opened:
                 ours = bytes(opened.read_at(0, opened.size)) == content
-            if ours:
-                for place in self._places():
-                    if place < (epoch, 0):
-                        self._delete(place)
-        return ours
+            places = self._places()
+            if not ours or max(places) > (epoch, 0):
+                return False
+            for place in places:
+                if place < (epoch, 0):
+                    self._delete(place)
+        return True
 
     def write(self, epoch: int, serial: int, content: bytes) -> None:
-        """Write the next file of an epoch, which this process has begun. Then the one before is deleted."""
+        """Write the next file of an epoch, which this process has begun. Then the one before is deleted, except for the
+        first one: as long as it is there, no other process can begin this epoch."""
         with self._spool.location.spool_errors("cannot be written", "the broker keeps messages that are not accepted"):
             self._spool.place.write(self._file(epoch, serial), (content,))
-        self._delete((epoch, serial - 1))
+        if serial > 1:
+            self._delete((epoch, serial - 1))
 
     def _places(self) -> list[tuple[int, int]]:
         found = (self._pattern.fullmatch(name) for name in self._spool.place.names())

@@ -65,14 +65,15 @@ class MessagePosition:
 
 @dataclass(frozen=True, slots=True)
 class OwnedMessage:
-    """A message that is in the spool: its position, and its frames; ``state`` is as it was when the message was
-    found."""
+    """A message that is in the spool: its position, its frames, and the protocol that they are of; ``state`` is as it
+    was when the message was found."""
 
     names: Names
     state: ConsumerState
     batch: OwnedBatch
     position: int
     transfer: bytes
+    protocol: str
 
     @property
     def is_set_aside(self) -> bool:
@@ -87,7 +88,7 @@ class OwnedMessage:
     def columns(self) -> dict[str, Any]:
         """Its values by source column; columns without a value are left out."""
         plan = ColumnPlan.build(schema_with(DEFAULT_CORRUPT_COLUMN), mode=PERMISSIVE, timestamp_unit="auto")
-        chunk = Chunk.of(self.transfer, [len(self.transfer)])
+        chunk = Chunk.of(self.transfer, [len(self.transfer)], protocol=self.protocol)
         try:
             (batch,) = plan.batches([chunk], queue=self.state.queue, first_position=self.position)
         except DecodeError as error:
@@ -128,7 +129,8 @@ def find(
     spooled = files.read(batch.file, batch.checksum)
     index = at.position - batch.begin
     begin = spooled.ends[index - 1] if index else 0
-    return OwnedMessage(each.names, state, batch, at.position, bytes(spooled.frames[begin : spooled.ends[index]]))
+    transfer = bytes(spooled.frames[begin : spooled.ends[index]])
+    return OwnedMessage(each.names, state, batch, at.position, transfer, files.protocol)
 
 
 def _of_queue(queues: Sequence[ConsumerQueue], consumer_id: str, queue: str | None) -> ConsumerQueue:
@@ -173,6 +175,7 @@ def write(message: OwnedMessage, file: Path) -> None:
         "epoch": message.batch.epoch,
         "position": message.position,
         "columns": message.columns(),
+        "protocol": message.protocol,
         "transfer": message.transfer,
     }
     text = json.dumps(content, indent=1, default=_plain, ensure_ascii=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -155,6 +157,10 @@ def test_the_command_shows_and_skips_over_0_10(
     place = f"{consumer.state().owned[0].epoch}:7"
     which = ["--consumer-id", consumer.queue, "--queue", consumer.queue]
     assert command(*which, "--skip", place, "--to", str(tmp_path / "bad.json"), "--yes") == EXIT_DONE, command.err
+    aside = json.loads((tmp_path / "bad.json").read_text())
+    assert aside["protocol"] == "0-9-1"
+    assert base64.b64decode(aside["columns"]["body"]) == numbers(1, 7)[0]
+    assert aside["columns"]["routing_key"] == consumer.queue
     replayed = consumer.driver(driver).restart_batch()
     assert replayed is not None
     assert sorted(bodies(replayed)) == numbers(7) + numbers(32, 8), "message 7 is set aside"

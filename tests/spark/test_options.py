@@ -391,8 +391,13 @@ def test_queue_arguments(text: str, expected: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a", "=1", "a=1;", "{", '{"a": null}', '{"a": [null]}', '{"": 1}', '{"a": 9223372036854775808}', "[1]"]
-)
+    "text",
+    [
+        "", "a", "=1", "a=1;", "{", '{"a": null}', '{"a": [null]}', '{"": 1}', '{"a": 9223372036854775808}', "[1]",
+        pytest.param('{"a": ' + 5000 * "[" + 5000 * "]" + "}", id="deep"),
+        pytest.param('{"a": ' + 400 * "[" + "null" + 400 * "]" + "}", id="less deep"),
+    ],
+)  # fmt: skip
 def test_bad_queue_arguments_are_refused(text: str) -> None:
     (problem,) = problems({**MINIMAL, "declare": "ifMissing", "queueArguments": text})
     assert "'queueArguments'" in problem

@@ -33,7 +33,7 @@ WHOLE = wire.transfer(
 def message(transfer: bytes, position: int = 12, skipped: tuple[int, ...] = ()) -> OwnedMessage:
     batch = replace(BATCH, skipped=skipped)
     state = ConsumerState("me", "qü", "/spool", 3, 8, None, (batch,))
-    return OwnedMessage(Names(CONSUMER, "me"), state, batch, position, transfer)
+    return OwnedMessage(Names(CONSUMER, "me"), state, batch, position, transfer, "0-10")
 
 
 def test_a_message_is_shown_in_short_and_moves_no_cursor() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -43,6 +43,37 @@ def test_one_process_begins_an_epoch(spool: Spool) -> None:
     assert ours.begin(7, b"a")
     assert not other.begin(7, b"b")
     assert ours.latest() == (7, 0, b"a")
+
+
+def test_no_process_begins_an_epoch_again_that_another_one_has_begun_and_written(spool: Spool) -> None:
+    """It was suspended between reading the state and raising the epoch."""
+    suspended, ours = StateFiles(spool, "state"), StateFiles(spool, "state")
+    assert ours.begin(7, b"a")
+    ours.write(7, 1, b"b")
+    ours.write(7, 2, b"c")
+    assert not suspended.begin(7, b"d")
+    assert ours.latest() == (7, 2, b"c")
+    assert ours.begin(8, b"e")
+    assert not suspended.begin(7, b"d")
+    assert ours.latest() == (8, 0, b"e")
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_no_error(
+    spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, reader = StateFiles(spool, "state"), StateFiles(spool, "state")
+    assert files.begin(7, b"a")
+    files.write(7, 1, b"b")
+    opened, contents = spool.place.open, [b"c", b"d"]
+
+    def replaced(name: str) -> Any:
+        if contents:
+            files.write(7, 4 - len(contents), contents.pop(0))
+        return opened(name)
+
+    monkeypatch.setattr(spool.place, "open", replaced)
+    assert reader.latest() == (7, 3, b"d")
+    assert len(names(tmp_path)) == 2
 
 
 def test_what_a_replaced_process_writes_is_not_the_state(spool: Spool) -> None:

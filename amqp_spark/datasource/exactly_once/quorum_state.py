@@ -198,11 +198,19 @@ class QuorumState:
                     return
 
     def take(self) -> bytes | None:
-        """Read the state; ``None`` if there never was one."""
+        """Read the state; ``None`` if there never was one.
+
+        Raises:
+            StateError: another process has written it after this one.
+        """
         found = meanwhile(self._session, self._files.latest)
         if found is None:
             return None
         record = loaded(self._names, SpooledRecord.load, found.content)
+        if self._has_begun and record.token != self._token:  # the states of two processes may be equal
+            raise StateError(
+                SparkCondition.CONSUMER_REPLACED(consumer=self._shown, found=found.epoch, ours=self._epoch)
+            )
         self._epoch, self._serial, self.body = found.epoch, found.serial, record.state
         if not self._read:
             self._doubts, self._recorded = dict(record.doubts), dict(record.doubts)

@@ -1,15 +1,19 @@
-"""Whether all that was returned has come: each look returns a message once more, and a queue counts that."""
+"""The state of a quorum queue, with a scripted session: looks whether all has come, and other processes."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
+
 from amqp_core.api import Identity, Ready
 from amqp_spark.datasource.exactly_once import quorum_state
 from amqp_spark.datasource.exactly_once.quorum_state import QuorumState
 from amqp_spark.datasource.exactly_once.recovery import Consumer
+from amqp_spark.errors import StateError
 from amqp_spark.spool.spool import Spool
+from amqp_spark.state.records import ConsumerState
 from tests.support.fake_broker import FakeBlock
 
 if TYPE_CHECKING:
@@ -26,16 +30,23 @@ class Queue:
     def __init__(self, directory: Path) -> None:
         self.now = 1000.0
         self.looks: list[float] = []
-        consumer = Consumer(
-            consumer_id="me", queue="q", index=0, count=1, spool=str(directory), adopt=False, heartbeat=5
-        )
-        spool = Spool(str(directory), consumer_id="me", queue="q")
-        self.state = QuorumState(consumer, spool, lambda: self.now, lambda _count: None)
-        self.state.begin(cast("Any", self))
+        self.state = self.process(directory)
         self.state._begun_at = self.now
         identity = Identity(bytes(16), 0, named=False)
         self.state._recognition.add("file", [identity])
         assert self.state._recognition.withholds(identity._replace(deliveries=1), 1)
+
+    def process(self, directory: Path) -> QuorumState:
+        """The state as a process has it."""
+        consumer = Consumer(
+            consumer_id="me", queue="q", index=0, count=1, spool=str(directory), adopt=False, heartbeat=5
+        )
+        spool = Spool(str(directory), consumer_id="me", queue="q")
+        spool.protocol = "0-9-1"
+        spool.open()
+        state = QuorumState(consumer, spool, lambda: self.now, lambda _count: None)
+        state.begin(cast("Any", self))
+        return state
 
     def query_queue(self, _queue: str) -> Any:
         return SimpleNamespace(subscriber_count=1)
@@ -43,6 +54,8 @@ class Queue:
     def pass_barrier(self, _queue: str) -> Ready:
         self.looks.append(self.now)
         return Ready(redelivered=True, identity=None)
+
+    def sync(self) -> None: ...
 
     def redelivered(self, _block: object) -> list[int]:
         return []
@@ -76,3 +89,16 @@ def test_the_limit_of_a_session_in_doubt_has_little_room_where_messages_are_larg
     state = Queue(tmp_path).state
     assert state.most_unsettled(None) is None
     assert [state.most_unsettled(most) for most in (1, 500, 5000)] == [2, 501, 5000]
+
+
+def test_a_process_that_was_replaced_notices_it_although_the_states_are_equal(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    body = ConsumerState("me", "q", str(tmp_path), epoch=7, instance="ab").dump()
+    ours, other = queue.process(tmp_path), queue.process(tmp_path)
+    ours.create(body)
+    ours._has_begun = True
+    assert ours.take() == body
+    assert other.take() == body
+    other._write(body, {})
+    with pytest.raises(StateError, match="AMQP_CONSUMER_REPLACED"):
+        ours.take()
