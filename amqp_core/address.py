@@ -219,10 +219,11 @@ def _host_and_port(text: str, url: str, *, tls: bool) -> tuple[str, int]:
     host, separator, port = _split_port(text, url)
     if not separator:
         return host, DEFAULT_TLS_PORT if tls else DEFAULT_PORT
-    if not re.fullmatch(r"0*[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
+    number = port.lstrip("0")
+    if not re.fullmatch(r"[0-9]{1,5}", number) or int(number) > 65535:
         # The text is not quoted: users also write passwords after a ':'.
         raise _invalid_url(f"the port after host {host!r} is not a number from 1 to 65535")
-    return host, int(port)
+    return host, int(number)
 
 
 def _split_port(text: str, url: str) -> tuple[str, str, str]:

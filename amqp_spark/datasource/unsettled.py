@@ -103,10 +103,8 @@ class UnsettledFlowControl:
         """Whether all that comes is dropped, and whether the next session follows for this reason."""
         self.most: int | None = None
         self._at_most = HIGHEST
-        self._is_first = False
-        """Whether the limit was chosen before sizes were known."""
         self._chosen_with = 0
-        """Number of messages that had been seen when it was chosen."""
+        """Number of messages that had been seen when the limit was chosen."""
         self._begin = 0
         """Position at which the session began."""
         self._count = self._bytes = 0
@@ -140,14 +138,11 @@ class UnsettledFlowControl:
             self._forget_losses()
         self._at_most = HIGHEST if at_most is None else min(HIGHEST, at_most)
         look = max(LEAST_LOOK, self._share // LOOK_BYTES)
-        self._is_first = self._owns and not self._losses and self._count < look // 2
         self._chosen_with = self._count
-        if not self._is_first:
-            limit = self._limit(self._count, self._bytes)
-        elif looks:
+        if looks and self._owns and not self._losses and self._count < look // 2:
             limit = min(look, self._limit(self._count, self._bytes))
         else:
-            limit = self._limit(*self._seen())
+            limit = self._limit(self._count, self._bytes) if looks else self._limit(*self._seen())
         self.most = max(1, limit)
         with self._lock:
             self._reserve_room()
@@ -171,10 +166,11 @@ class UnsettledFlowControl:
         """See :meth:`.FlowControl.may_raise_limit`."""
         if not self._owns or self._is_deaf or self.most is None:
             return False
-        if not self._is_first:
+        if self._losses:
             return self._is_calm()
+        # Each limit is at least twice the one before, so that few follow.
         enough = max(self.most // 2, 2 * self._chosen_with + 1)
-        return self._count >= enough and self._limit(self._count, self._bytes) > self.most
+        return self._count >= enough and self._limit(self._count, self._bytes) >= 2 * self.most
 
     def _is_calm(self) -> bool:
         """Whether what has made the limit smaller was long ago."""

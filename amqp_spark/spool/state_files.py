@@ -2,7 +2,8 @@
 
 A file is never changed. Its name has the epoch and a serial number: of two files the later one counts. Each process
 raises the epoch, and creates the first file of an epoch only if no other process has: so a process that was suspended,
-and has lost its lock, cannot hide what its successor writes. That file stays until the next epoch begins.
+and has lost its lock, cannot hide what its successor writes. That file stays until the next epoch begins. Where a file
+cannot be created exclusively, the file after it decides.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pyarrow import ArrowException
 
 from amqp_spark.state.names import hashed
 
@@ -40,18 +43,17 @@ class StateFiles:
     def latest(self) -> StateFile | None:
         """Read the newest file; ``None`` if there is none."""
         with self._spool.location.spool_errors("cannot be read"):
-            for left in range(_READS - 1, -1, -1):
-                places = self._places()
-                if not places:
+            newest = self._newest()
+            for _ in range(_READS):
+                if newest is None:
                     return None
-                newest = max(places)
                 try:
-                    with self._spool.place.open(self._file(*newest)) as opened:
-                        return StateFile(*newest, bytes(opened.read_at(0, opened.size)))
-                except FileNotFoundError:
-                    if not left:
+                    return self._read(newest)
+                except (OSError, ArrowException):
+                    before, newest = newest, self._newest()
+                    if newest == before:
                         raise
-            raise AssertionError
+            return None if newest is None else self._read(newest)
 
     def begin(self, epoch: int, content: bytes) -> bool:
         """Write the first file of an epoch; return whether it is ours, and the newest. Then older ones are deleted."""
@@ -75,6 +77,18 @@ class StateFiles:
             self._spool.place.write(self._file(epoch, serial), (content,))
         if serial > 1:
             self._delete((epoch, serial - 1))
+
+    def _newest(self) -> tuple[int, int] | None:
+        """The place of the newest file. A listing that runs while files are replaced may lack the latest ones, but not
+        the first one of an epoch."""
+        places = self._places()
+        if places and max(places)[1] == 0:
+            places += self._places()
+        return max(places, default=None)
+
+    def _read(self, place: tuple[int, int]) -> StateFile:
+        with self._spool.place.open(self._file(*place)) as opened:
+            return StateFile(*place, bytes(opened.read_at(0, opened.size)))
 
     def _places(self) -> list[tuple[int, int]]:
         found = (self._pattern.fullmatch(name) for name in self._spool.place.names())

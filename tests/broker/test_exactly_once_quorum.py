@@ -94,7 +94,6 @@ def test_the_usual_limit_comes_back_while_messages_flow(
         chosen.append(most_unsettled(flow, *given, **named))
         if len(chosen) == 1:  # as after the loss of a session
             flow._losses = 1
-            flow._is_first = False
         return chosen[-1]
 
     def restarted(flow: unsettled.UnsettledFlowControl) -> None:

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from amqp_spark.datasource.log.offsets import LogOffset
-from amqp_spark.datasource.log.probe import FIRST, SURE_SECONDS
+from amqp_spark.datasource.log.probe import EMPTY_SECONDS, FIRST, SURE_SECONDS
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import LogError
 from amqp_spark.options.log_positions import Edge, Since
@@ -39,9 +39,10 @@ def resolve(probe: LogProbe, log: str, wanted: Position, option: str) -> int:
     return wanted
 
 
-def first_of(probe: LogProbe, log: str) -> int:
-    """The offset of the first message; 0 if there is none. A log that is not empty is given time to send it."""
-    found = probe.entry(log, FIRST)
+def first_of(probe: LogProbe, log: str, patience_s: float = EMPTY_SECONDS) -> int:
+    """The offset of the first message; 0 if none comes within ``patience_s``, or later from a log that the broker does
+    not count as empty."""
+    found = probe.entry(log, FIRST, patience_s)
     if found is None and probe.is_filled(log):
         found = probe.entry(log, FIRST, SURE_SECONDS)
     return 0 if found is None else found.offset
@@ -77,7 +78,7 @@ def checked(probe: LogProbe, log: str, start: LogOffset, *, fail_on_data_loss: b
     Raises:
         LogError: messages are gone, or the log was made again; unless ``fail_on_data_loss`` is false.
     """
-    first = first_of(probe, log)
+    first = first_of(probe, log, SURE_SECONDS if start.offset else EMPTY_SECONDS)
     if not is_same(probe, log, start):
         replaced(log, start.offset, fail=fail_on_data_loss)
         return LogOffset(first)
