@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from amqp_core.api import Identity, Ready
+from amqp_core.errors import ConnectionLost
 from amqp_spark.datasource.exactly_once import quorum_state
 from amqp_spark.datasource.exactly_once.quorum_state import QuorumState
 from amqp_spark.datasource.exactly_once.recovery import Consumer
@@ -30,6 +32,7 @@ class Queue:
     def __init__(self, directory: Path) -> None:
         self.now = 1000.0
         self.looks: list[float] = []
+        self.asked, self.is_lost = 0, False
         self.state = self.process(directory)
         self.state._begun_at = self.now
         identity = Identity(bytes(16), 0, named=False)
@@ -55,7 +58,10 @@ class Queue:
         self.looks.append(self.now)
         return Ready(redelivered=True, identity=None)
 
-    def sync(self) -> None: ...
+    def sync(self) -> None:
+        self.asked += 1
+        if self.is_lost:
+            raise ConnectionLost("the broker has given it up")
 
     def redelivered(self, _block: object) -> list[int]:
         return []
@@ -102,3 +108,19 @@ def test_a_process_that_was_replaced_notices_it_although_the_states_are_equal(tm
     other._write(body, {})
     with pytest.raises(StateError, match="AMQP_CONSUMER_REPLACED"):
         ours.take()
+
+
+def test_a_process_that_has_lost_its_lock_begins_no_epoch(tmp_path: Path) -> None:
+    """It was suspended between the lock and the first file: a successor may work already."""
+    queue = Queue(tmp_path)
+    ours, late = queue.process(tmp_path), queue.process(tmp_path)
+    state = ConsumerState("me", "q", str(tmp_path), epoch=7, instance="ab")
+    ours.create(state.dump())
+    assert late.take() == state.dump()
+    queue.is_lost = True
+    with pytest.raises(ConnectionLost):
+        late._write(replace(state, epoch=8).dump(), {})
+    assert queue.asked == 2, "before each first file"
+    found = ours._files.latest()
+    assert found is not None
+    assert (found.epoch, found.serial) == (7, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -129,6 +130,23 @@ def test_what_another_process_has_received_gives_a_first_limit_that_cannot_be_sm
     session.receive(*[1000] * 999)
     assert session.flow.most_unsettled() == (1 << 26) // 2000, "twice the mean of what has been seen"
     assert not session.flow.may_raise_limit()
+
+
+def test_one_large_message_at_the_begin_does_not_fix_a_small_limit() -> None:
+    session = Session(1 << 22, owns=True)
+    session.begin()
+    session.receive(3 << 20)
+    session.accept()
+    limits = [session.flow.most]
+    for _ in range(100_000):
+        session.receive(100)
+        session.accept()
+        if session.flow.may_raise_limit():
+            limits.append(session.flow.most_unsettled())
+    rises = [(before or 0, after or 0) for before, after in itertools.pairwise(limits)]
+    assert all(after >= 2 * before for before, after in rises)
+    assert 3 <= len(rises) <= 16
+    assert (limits[-1] or 0) >= 8000
 
 
 def test_a_first_limit_is_not_replaced_by_the_same_one() -> None:
