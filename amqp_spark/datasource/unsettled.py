@@ -164,7 +164,7 @@ class UnsettledFlowControl:
 
     def may_raise_limit(self) -> bool:
         """See :meth:`.FlowControl.may_raise_limit`."""
-        if not self._owns or self._is_deaf or self.most is None:
+        if not self._owns or self._is_deaf or self.paused or self.most is None:
             return False
         if self._losses:
             return self._is_calm()
@@ -174,7 +174,7 @@ class UnsettledFlowControl:
 
     def _is_calm(self) -> bool:
         """Whether what has made the limit smaller was long ago."""
-        return self._losses > 0 and not self.paused and self._clock() - self._calm_since >= CALM_SECONDS
+        return self._losses > 0 and self._clock() - self._calm_since >= CALM_SECONDS
 
     def _forget_losses(self) -> None:
         self._losses = 0
