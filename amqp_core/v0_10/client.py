@@ -78,7 +78,7 @@ class Client(BaseClient[Driver]):
         accept_mode = spec.MessageAcceptMode.EXPLICIT if rejects else spec.MessageAcceptMode.NONE
         window = Window(MAX_IN_FLIGHT, self._most_bytes, small=self.is_qpidd)
         self._publisher = Publisher(
-            driver, accept_mode=accept_mode, trusting=self.is_qpidd, window=window, credit=ProducerCredit()
+            driver, accept_mode=accept_mode, trusting=self._says_qpidd, window=window, credit=ProducerCredit()
         )
         endpoint = driver.endpoint
         endpoint.on_block = self._deliver
@@ -126,11 +126,16 @@ class Client(BaseClient[Driver]):
 
     @property
     def is_qpidd(self) -> bool:
-        """Whether the broker identifies itself as Apache Qpid C++: early ones say ``qpidc``, or no product."""
-        product = str(self.server_properties.get("product", ""))
-        return product.startswith(("qpid-cpp", "qpidc")) or (
-            not product and "qpid.federation_tag" in self.server_properties
-        )
+        """Whether the broker is Apache Qpid C++, or may be: early ones say ``qpidc``, or no product. Early Qpid Java
+        brokers name no product, either; most of them have the feature of selectors, which an early qpidd has not."""
+        properties = self.server_properties
+        may_be = "qpid.federation_tag" in properties and _JMS_SELECTORS not in self.features
+        return self._says_qpidd or ("product" not in properties and may_be)
+
+    @property
+    def _says_qpidd(self) -> bool:
+        """Whether it says that it is: then a completion counts, without the answer to a sync behind it."""
+        return str(self.server_properties.get("product", "")).startswith(("qpid-cpp", "qpidc"))
 
     @cached_property
     def capabilities(self) -> Capabilities:
@@ -665,7 +670,7 @@ class Client(BaseClient[Driver]):
         publisher = Publisher(
             self._driver,
             accept_mode=before.accept_mode,
-            trusting=self.is_qpidd,
+            trusting=self._says_qpidd,
             window=before.window.within(
                 max_in_flight, self._most_bytes if max_bytes_in_flight is None else max_bytes_in_flight
             ),

@@ -7,6 +7,7 @@ role calls a ``login`` object, the server role an ``authenticate`` function; thi
 
 from __future__ import annotations
 
+import re
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +20,7 @@ from amqp_core.errors import (
     ConnectionClosed,
     DecodeError,
     LimitExceeded,
+    LimitReached,
     ProtocolError,
     UsageError,
     VersionRefused,
@@ -69,6 +71,13 @@ _ROOM_BESIDES_RANGES = 16
 _RANGE_SIZE = 8
 # Most session.completed inside one message. A conforming peer sends few: about one for each sync bit.
 _MOST_COMPLETIONS = 10_000
+_INTERNAL_ERROR = 541
+# 402 invalid-path: Broker-J for an unknown virtual host; 530 and 403 where the login may not use it
+_ABOUT_VIRTUAL_HOST = frozenset({402, 403, 404, 530})
+# qpidd, after the login: User connection denied by configured limit
+_LIMIT_REACHED = re.compile(r"\bdenied by configured limit\b|\bconnection limit\b")
+# qpidd, during the login, where Cyrus SASL cannot answer for now
+_MAY_PASS = re.compile(r"\b(?:Transient failure, try again|Unable to perform authentication)\b")
 
 _T = TypeVar("_T")
 
@@ -379,10 +388,17 @@ class Connection:
         if self._login is not None:
             text = self._login.shown(text)
         said = given(text)
-        if self.role is Role.CLIENT and not self._logged_in and self.state in (State.SECURE_OR_TUNE, State.START):
+        if self.role is Role.CLIENT and _LIMIT_REACHED.search(text):
+            return LimitReached(code, text)
+        if (
+            self.role is Role.CLIENT
+            and not self._logged_in
+            and self.state is State.SECURE_OR_TUNE
+            and code != _INTERNAL_ERROR
+            and not _MAY_PASS.search(text)
+        ):
             return AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self.mechanism, reason=f"{code} {said}"))
-        # 402 invalid-path: Broker-J for an unknown virtual host; 530 and 403 where the login may not use it
-        if self.role is Role.CLIENT and self.state is State.OPEN_OK and code != 320:
+        if self.role is Role.CLIENT and self.state is State.OPEN_OK and code in _ABOUT_VIRTUAL_HOST:
             return VirtualHostRefused(CoreCondition.VIRTUAL_HOST_REFUSED(vhost=self.virtual_host, code=code, text=said))
         return ConnectionClosed(code, text)
 

@@ -135,8 +135,8 @@ def assignments(texts: Iterable[str], flag: str, what: str = "key=value") -> dic
     found: dict[str, str] = {}
     for text in texts:
         key, separator, value = text.partition("=")
-        if not separator or not key:
-            raise CommandLineError(f"{flag} has {key!r}", f"Write {what}")
+        if not separator or not key or "://" in key:  # nothing of it is shown: it may be a password
+            raise CommandLineError(f"A value of {flag} is not of the form {what}", f"Write {flag} {what}")
         if key in found:
             raise CommandLineError(f"{flag} {key}=... is given twice", "Give it once")
         found[key] = value

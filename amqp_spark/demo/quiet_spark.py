@@ -44,7 +44,7 @@ def quiet_spark(name: str, directory: Path, log: Path) -> Iterator[SparkSession]
 
     configuration = SparkConf().setMaster("local[2]").setAppName(name)
     for key, value in {
-        "spark.driver.extraJavaOptions": f"{_JAVA_OPTIONS} -Djava.io.tmpdir={directory}",
+        "spark.driver.extraJavaOptions": f"{_JAVA_OPTIONS} {_quoted(f'-Djava.io.tmpdir={directory}')}",
         "spark.local.dir": str(directory),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
@@ -79,3 +79,9 @@ def end_of(log: Path) -> str:
         return ""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return "\n".join(lines[-_SHOWN_LINES:])
+
+
+def _quoted(option: str) -> str:
+    """An option of Java as Spark's launcher reads it, which ends options at white space."""
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -105,10 +105,7 @@ class AmqpStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:  # type: ignore[override]
         """Publish the rows of one task; see :meth:`TaskWriter.run` for the errors."""
-        # that option is for batch writes: a batch of a stream has Spark's id
-        options = self._options
-        given = None if options.exactly_once or options.stable_message_id else options.batch_id
-        task_id = current_task_id(given)
+        task_id = current_task_id()  # the option batchId is for batch writes: a batch of a stream has Spark's id
         done = publish(self._plan, self._options, task_id, iterator, run=self._run)
         return Published(*done, query_id=task_id.query_id)
 

@@ -312,6 +312,25 @@ def test_qpidd_gets_what_qpidd_reads() -> None:
     assert transfer.accept_mode == spec.MessageAcceptMode.NONE
 
 
+@pytest.mark.parametrize(
+    ("properties", "trusted"),
+    [
+        (QPIDD, True),
+        ({"product": "qpidc"}, True),
+        ({"qpid.federation_tag": "x"}, False),
+        ({"qpid.federation_tag": "x", "qpid.features": ["qpid.jms-selector"]}, False),
+        ({"product": "Apache Qpid Broker-J Core"}, False),
+    ],
+)
+def test_a_completion_counts_at_once_if_the_broker_says_that_it_is_qpidd(
+    properties: dict[str, object], *, trusted: bool
+) -> None:
+    """Early Qpid Java brokers name no product, as early qpidd: that a completion is kept must then be asked."""
+    with recorded([], server_properties=properties) as client:
+        assert client._publisher._trusting == trusted
+        assert client.publisher()._trusting == trusted
+
+
 @pytest.mark.parametrize("properties", [{}, {"qpid.features": ["qpid.jms-selector"]}, {"qpid.features": "odd"}])
 def test_a_selector_is_given_so_that_the_broker_reads_it(properties: dict[str, object]) -> None:
     seen: list[spec.Command] = []
@@ -339,6 +358,7 @@ EARLY_QPIDD = Capabilities(counts_held_messages=False, lists_branches_in_one_fra
         ({"product": "qpid-cpp", "version": "new"}, EARLY_QPIDD),
         ({"product": "qpidc", "version": "0.8"}, EARLY_QPIDD),
         ({"qpid.federation_tag": "x"}, EARLY_QPIDD),
+        ({"qpid.federation_tag": "x", **SELECTORS}, Capabilities(selectors=True)),
         ({"product": "another", "qpid.federation_tag": "x", **SELECTORS}, Capabilities(selectors=True)),
         ({}, Capabilities()),
         ({"product": "another"}, Capabilities()),

@@ -8,8 +8,10 @@ import pytest
 
 from amqp_core.connection_states import Ended, Redirected, Role, State
 from amqp_core.errors import (
+    AmqpError,
     AuthenticationFailed,
     ConnectionClosed,
+    LimitReached,
     ProtocolError,
     VersionRefused,
     VirtualHostRefused,
@@ -111,6 +113,9 @@ def test_the_end_of_the_stream_in_every_state() -> None:
         (State.OPEN_OK, 402, VirtualHostRefused, "refused virtual host 'vh': 402 forced"),
         (State.OPEN_OK, 530, VirtualHostRefused, "refused virtual host 'vh': 530 forced"),
         (State.OPEN_OK, 320, ConnectionClosed, "closed the connection: 320 forced"),
+        (State.OPEN_OK, 541, ConnectionClosed, "closed the connection: 541 forced"),
+        (State.SECURE_OR_TUNE, 541, ConnectionClosed, "closed the connection: 541 forced"),
+        (State.START, 320, ConnectionClosed, "closed the connection: 320 forced"),
         (State.OPEN, 320, ConnectionClosed, "closed the connection: 320 forced"),
         (State.OPEN, 501, ConnectionClosed, "closed the connection: 501 forced"),
     ],
@@ -121,6 +126,23 @@ def test_what_a_close_means_depends_on_when_it_comes(
     events = at(Role.CLIENT, state).receive_data(control(spec.ConnectionClose(reply_code=code, reply_text="forced")))
     found = error_of(events)
     assert type(found) is error
+    assert text in str(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("User connection denied by configured limit", LimitReached),
+        ("Transient failure, try again", ConnectionClosed),
+        ("Unable to perform authentication", ConnectionClosed),
+        ("Authentication failed", AuthenticationFailed),
+    ],
+)
+def test_what_qpidd_says_during_the_login_may_pass(text: str, error: type[AmqpError]) -> None:
+    us = at(Role.CLIENT, State.SECURE_OR_TUNE)
+    found = error_of(us.receive_data(control(spec.ConnectionClose(reply_code=320, reply_text=text))))
+    assert type(found) is error
+    assert found.retryable == (error is not AuthenticationFailed)
     assert text in str(found)
 
 

@@ -63,7 +63,7 @@ GOOD = ["--url", "amqp://localhost/v", "--queue", "q", "--output", "out", "--che
         ([*GOOD, "--url", f"amqp://u:{SECRET}@localhost/v"], ["credentials"]),
         ([*GOOD, "--option", f"password={SECRET}"], ["--password-file", "AMQP_PASSWORD"]),
         ([*GOOD, "--option", f"PassWord={SECRET}"], ["--password-file"]),
-        ([*GOOD, "--conf", "x"], ["--conf has 'x'. Write key=value"]),
+        ([*GOOD, "--conf", "x"], ["A value of --conf is not of the form key=value. Write --conf key=value"]),
     ],
 )
 def test_a_wrong_command_line_ends_with_2_before_spark_starts(

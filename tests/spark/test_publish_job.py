@@ -39,9 +39,15 @@ STREAM = [*GOOD, "--stream", "--checkpoint", "ck", "--schema", "body STRING"]
         ([*GOOD, "--stream", "--checkpoint", "ck"], ["--schema"]),
         ([*STREAM, "--input", "more"], ["one --input"]),
         (["--stream", "--checkpoint", "ck", "--sql", "select 1"], ["--input PATH or --table NAME"]),
-        ([*GOOD, "--column", "body"], ["--column has 'body'. Write NAME=EXPRESSION"]),
+        (
+            [*GOOD, "--column", "body"],
+            ["A value of --column is not of the form NAME=EXPRESSION, or '*'. Write --column NAME=EXPRESSION, or '*'"],
+        ),
         ([*GOOD, "--column", "body=a", "--column", "body=b"], ["--column body=... is given twice"]),
-        ([*GOOD, "--header", "=a"], ["--header has ''. Write NAME=EXPRESSION"]),
+        (
+            [*GOOD, "--header", "=a"],
+            ["A value of --header is not of the form NAME=EXPRESSION. Write --header NAME=EXPRESSION"],
+        ),
         ([*GOOD, "--header", "a=a", "--column", "Application_Headers=b"], ["--header and --column"]),
         ([*GOOD, "--routing-key", "k", "--option", "routingKey=j"], ["routingKey=", "repeats another argument"]),
         ([*GOOD, "--option", "queue=q"], ["belongs to the source"]),
@@ -49,9 +55,11 @@ STREAM = [*GOOD, "--stream", "--checkpoint", "ck", "--schema", "body STRING"]
         ([*GOOD, "--exchange", "e" * 256], ["at most 255 bytes"]),
         ([*GOOD, "--option", "deliveryGuarantee=exactly-once"], ["'transactionalId' is required"]),
         ([*GOOD, "--option", f"password={SECRET}"], ["--password-file", "AMQP_PASSWORD"]),
+        ([*GOOD, "--option", f"password:{SECRET}"], ["A value of --option is not of the form key=value"]),
+        ([*GOOD, "--option", f"amqp://u:{SECRET}@h?x=y"], ["A value of --option is not of the form key=value"]),
         ([*GOOD, "--url", f"amqp://u:{SECRET}@localhost/v"], ["credentials"]),
         ([*GOOD, "--username", "u", "--password-file", "/no/such/file"], ["'/no/such/file' cannot be read"]),
-        ([*GOOD, "--conf", "x"], ["--conf has 'x'. Write key=value"]),
+        ([*GOOD, "--conf", "x"], ["A value of --conf is not of the form key=value. Write --conf key=value"]),
     ],
 )
 def test_a_wrong_command_line_ends_with_2_before_spark_starts(

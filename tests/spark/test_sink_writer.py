@@ -128,7 +128,7 @@ def test_a_task_says_where_it_is(in_task: dict[str, str], fake: FakeBroker) -> N
     assert current_task_id(3) == TaskId(None, 3, 7)
     in_task |= {"sql.streaming.queryId": "id-of-query", "streaming.sql.batchId": "12"}
     assert current_task_id() == TaskId("id-of-query", 12, 7)
-    stream_writer(stampHeaders=True).write(iter([BATCH]))
+    stream_writer(stampHeaders=True, batchId=5).write(iter([BATCH]))
     for piece in (b"id-of-query", b"amqp-spark.batch-id\x31\0\0\0\0\0\0\0\x0c", b"amqp-spark.partition\x21\0\0\0\x07"):
         assert piece in fake.taken[0]
 
