@@ -168,9 +168,11 @@ class UnsettledFlowControl:
             return False
         if self._losses:
             return self._is_calm()
-        # Each limit is at least twice the one before, so that few follow.
-        enough = max(self.most // 2, 2 * self._chosen_with + 1)
-        return self._count >= enough and self._limit(self._count, self._bytes) >= 2 * self.most
+        if self._count < max(self.most // 2, 2 * self._chosen_with + 1):
+            return False
+        # Few follow: each limit behind the second one is at least twice the one before.
+        higher = self._limit(self._count, self._bytes)
+        return higher >= 2 * self.most or (higher > self.most and not self._chosen_with)
 
     def _is_calm(self) -> bool:
         """Whether what has made the limit smaller was long ago."""

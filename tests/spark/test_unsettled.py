@@ -144,7 +144,7 @@ def test_one_large_message_at_the_begin_does_not_fix_a_small_limit() -> None:
         if session.flow.may_raise_limit():
             limits.append(session.flow.most_unsettled())
     rises = [(before or 0, after or 0) for before, after in itertools.pairwise(limits)]
-    assert all(after >= 2 * before for before, after in rises)
+    assert all(after >= 2 * before for before, after in rises[1:])
     assert 3 <= len(rises) <= 16
     assert (limits[-1] or 0) >= 8000
 

@@ -160,13 +160,15 @@ class Encoder(ABC):
         header = self._header(properties, headers, rows, body, blamed)
         self._fits(header, columns, blamed)
         exchanges = self._exchanges(columns, blamed)
-        keys = self._names(columns, "routing_key", "is not UTF-8, as every routing key is", blamed)
         start = self._start(exchanges, columns, rows, blamed)
         if blamed:
             row, (column, reason) = min(blamed.items())
             raise RowError(column, first_row + row, self.task_id.partition, self.task_id.batch_id, reason)
         frames, ends = self._assembled(start, header, body)
-        return EncodedBlock(frames, memoryview(cast("Any", ends)), first_row, exchanges, keys)
+        keys = columns.get("routing_key")
+        return EncodedBlock(
+            frames, memoryview(cast("Any", ends)), first_row, exchanges, None if keys is None else _texts(keys)
+        )
 
     def _refuse_unsupported(self, columns: dict[str, Array], blamed: Blamed) -> None:
         for name, column in columns.items():
@@ -207,18 +209,13 @@ class Encoder(ABC):
         return headers
 
     def _exchanges(self, columns: dict[str, Array], blamed: Blamed) -> Array | None:
-        names: Any = self._names(columns, "exchange", "is not UTF-8, as every name of an exchange is", blamed)
-        return None if names is None else names.fill_null(single(self.plan.exchange)[0])
-
-    def _names(self, columns: dict[str, Array], name: str, reason: str, blamed: Blamed) -> Array | None:
-        """A column as STRING, None if there is none; ``reason``: what is wrong with a value that is not UTF-8."""
-        column = columns.get(name)
+        column = columns.get("exchange")
         if column is None:
             return None
-        names = _texts(column)
-        if names is not column:
-            blame(blamed, to_numpy(column.is_valid()) & to_numpy(names.is_null()), name, reason)
-        return names
+        names: Any = _texts(column)
+        lost = to_numpy(column.is_valid()) & to_numpy(names.is_null())
+        blame(blamed, lost, "exchange", "is not UTF-8, as every name of an exchange is")
+        return names.fill_null(single(self.plan.exchange)[0])  # type: ignore[no-any-return]
 
     def _fits(self, header: RowBytes, columns: dict[str, Array], blamed: Blamed) -> None:
         """Check that the header fits one frame, also on delivery: brokers read no other."""
