@@ -130,7 +130,7 @@ class Client(BaseClient[Driver]):
         brokers name no product, either; most of them have the feature of selectors, which an early qpidd has not."""
         properties = self.server_properties
         may_be = "qpid.federation_tag" in properties and _JMS_SELECTORS not in self.features
-        return self._says_qpidd or ("product" not in properties and may_be)
+        return self._says_qpidd or (not properties.get("product") and may_be)
 
     @property
     def _says_qpidd(self) -> bool:

@@ -142,7 +142,7 @@ class UnsettledFlowControl:
         if looks and self._owns and not self._losses and self._count < look // 2:
             limit = min(look, self._limit(self._count, self._bytes))
         else:
-            limit = self._limit(self._count, self._bytes) if looks else self._limit(*self._seen())
+            limit = self._limit(*self._seen())
         self.most = max(1, limit)
         with self._lock:
             self._reserve_room()

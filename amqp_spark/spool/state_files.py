@@ -57,13 +57,10 @@ class StateFiles:
 
     def begin(self, epoch: int, content: bytes) -> bool:
         """Write the first file of an epoch; return whether it is ours, and the newest. Then older ones are deleted."""
-        name = self._file(epoch, 0)
         with self._spool.location.spool_errors("cannot be written"):
-            self._spool.place.claim(name, content, hashed(self._name))
-            with self._spool.place.open(name) as opened:
-                ours = bytes(opened.read_at(0, opened.size)) == content
+            self._spool.place.claim(self._file(epoch, 0), content, hashed(self._name))
             places = self._places()
-            if not ours or max(places) > (epoch, 0):
+            if self._read((epoch, 0)).content != content or max(places) > (epoch, 0):
                 return False
             for place in places:
                 if place < (epoch, 0):

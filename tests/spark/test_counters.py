@@ -18,19 +18,12 @@ from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 from tests.spark.driver import Driver
 from tests.spark.reader_support import numbers
 from tests.spark.transactional_state_support import idle_until
+from tests.support.clock import Clock
 
 if TYPE_CHECKING:
     from tests.spark.reader_support import Readers
     from tests.spark.transactional_state_support import Consumers
     from tests.support.fake_broker import FakeBroker
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def block(count: int) -> Block:
@@ -39,7 +32,7 @@ def block(count: int) -> Block:
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture

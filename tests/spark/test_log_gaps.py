@@ -29,7 +29,7 @@ def options(*, fails: bool) -> SourceOptions:
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str | int, float], LogEntry | None]) -> None:
-    """What a broker answers that is asked for the message at an offset, with so many seconds of patience."""
+    """Let the broker give this answer to a question for the message at an offset; the client waits ``patience_s``."""
     monkeypatch.setattr(
         LogProbe, "entry", lambda _probe, _log, since, patience_s=EMPTY_SECONDS: answer(since, patience_s)
     )

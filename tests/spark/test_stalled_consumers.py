@@ -10,6 +10,7 @@ from amqp_core.errors import ChannelClosed, DeliveryTimedOut, PreconditionFailed
 from amqp_spark.datasource import consumer_watch, drain_detector, unsettled
 from tests.spark.driver import Driver, bodies
 from tests.spark.reader_support import numbers
+from tests.support.clock import Clock
 from tests.support.fake_broker import FakeBroker
 
 if TYPE_CHECKING:
@@ -34,16 +35,6 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer_watch, "QUIET_SECONDS", 0.05)
     monkeypatch.setattr(consumer_watch, "CERTAIN_SECONDS", 0.02)
     monkeypatch.setattr(unsettled, "IDLE_SECONDS", 0.02)
-
-
-class Clock:
-    """Time that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def replaces(watch: consumer_watch.ConsumerWatch, clock: Clock, left: int, held: int) -> bool:

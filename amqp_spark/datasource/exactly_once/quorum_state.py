@@ -413,18 +413,15 @@ class QuorumState:
             state=body, doubts=doubts, recognised=self.recognised, alike=self.alike, token=self._token
         )
         content = record.dump()
-        if epoch == self._epoch:
-            meanwhile(self._session, lambda: self._files.write(epoch, self._serial + 1, content))
-            self._serial += 1
-        else:
+        if epoch != self._epoch:
             # The answer proves that the lock was held when the state was read, however long this process was suspended.
             self._session.sync()
             if not meanwhile(self._session, lambda: self._files.begin(epoch, content)):
                 raise StateError(SparkCondition.CONSUMER_REPLACED(consumer=self._shown, found=epoch, ours=self._epoch))
             self._epoch, self._serial = epoch, 0
-            # A second file, with which no other process can begin this epoch where creating a file is not exclusive.
-            meanwhile(self._session, lambda: self._files.write(epoch, 1, content))
-            self._serial = 1
+        # Also behind the first file: the second one decides where a file cannot be created exclusively.
+        meanwhile(self._session, lambda: self._files.write(epoch, self._serial + 1, content))
+        self._serial += 1
         self.body, self._recorded = body, dict(doubts)
 
     def _identities(self, file: str, checksum: str) -> list[Identity | None]:
