@@ -129,3 +129,13 @@ def read_str8(data: bytes, pos: int) -> tuple[str, int]:
     except UnicodeDecodeError as bad:
         raise DecodeError(f"str8 is not UTF-8: {bad.reason}", pos + 1 + bad.start) from None
     raise incomplete("str8", pos)
+
+
+def read_lenient_str8(data: bytes, pos: int) -> tuple[str, int]:
+    """Up to 255 bytes of a text for people: what is not UTF-8 is replaced.
+
+    Brokers cut an explanation at a number of bytes, which can be within a character (qpidd: 128, RabbitMQ: 252): the
+    error that it explains must not be lost with it.
+    """
+    value, end = read_vbin8(data, pos)
+    return value.decode(errors="replace"), end

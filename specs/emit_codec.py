@@ -72,8 +72,10 @@ def encode_header(
 MAY_BE_ABSENT = {"connection.start-ok response", "exchange.bound queue"}
 READS = {"array:str16": "read_str16_array", "struct32": "_read_any_struct"}
 WRITES = {"array:str16": "write_str16_array"}
+# Explanations for people, which brokers cut without regard to UTF-8.
+FOR_PEOPLE = {"connection.close reply-text", "execution.exception description", "message.reject text"}
 # Types that 0-9 has, too.
-SHARED = r"(?:u?int(?:8|16|32|64)|float|double|boolean|datetime|dec32|vbin8|vbin32|str8)\b"
+SHARED = r"(?:u?int(?:8|16|32|64)|float|double|boolean|datetime|dec32|vbin8|vbin32|(?:lenient_)?str8)\b"
 # What the body may name of each module. Every command has the session header: one codec reads it for both.
 IMPORTED = {
     "read_primitives": f"read_{SHARED}",
@@ -146,6 +148,8 @@ class _Emitter:
             return f"_read_{self.sized[key].function}"
         if kind == "array" and key in self.arrays:
             return f"_read_{self.arrays[key].function}_array"
+        if f"{owner.key} {field.name}" in FOR_PEOPLE:
+            return f"read_lenient_{field.wire}"
         return READS.get(field.wire, f"read_{field.wire.replace('-', '_')}")
 
     def write(self, owner: Struct, field: Field) -> str:

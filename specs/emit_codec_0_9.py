@@ -92,7 +92,8 @@ class _Emitter:
                 for index, field in enumerate(group):
                     self.put(f"    {_local(field)} = bits & 0x{1 << index:02X} != 0")
             else:
-                self.put(f"    {_local(group[0])}, pos = read_{TYPES[group[0].wire]}(data, pos)")
+                kind = "lenient_str8" if group[0].name == "reply-text" else TYPES[group[0].wire]
+                self.put(f"    {_local(group[0])}, pos = read_{kind}(data, pos)")
         self.call(f"value = {name}", [_local(field) for field in method.fields])
         self.put("    return value, pos")
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from amqp_core.errors import DecodeError, EncodeError
 from amqp_core.read_primitives import (
     read_datetime,
+    read_lenient_str8,
     read_str8,
     read_uint8,
     read_uint16,
@@ -33,6 +34,7 @@ from amqp_core.v0_10._read import (
     read_array,
     read_array_head,
     read_byte_ranges,
+    read_lenient_str16,
     read_map,
     read_sequence_no,
     read_sequence_set,
@@ -872,7 +874,7 @@ def decode_connection_close(data: bytes, pos: int) -> tuple[spec.ConnectionClose
     if flags & 0x0100:
         value.reply_code, pos = read_uint16(data, pos)
     if flags & 0x0200:
-        value.reply_text, pos = read_str8(data, pos)
+        value.reply_text, pos = read_lenient_str8(data, pos)
     return value, pos
 
 
@@ -1262,7 +1264,7 @@ def decode_execution_exception(data: bytes, pos: int) -> tuple[spec.ExecutionExc
     if flags & 0x1000:
         value.field_index, pos = read_uint8(data, pos)
     if flags & 0x2000:
-        value.description, pos = read_str16(data, pos)
+        value.description, pos = read_lenient_str16(data, pos)
     if flags & 0x4000:
         value.error_info, pos = read_argument_map(data, pos)
     return value, pos
@@ -1359,7 +1361,7 @@ def decode_message_reject(data: bytes, pos: int) -> tuple[spec.MessageReject, in
     if flags & 0x0200:
         value.code, pos = read_uint16(data, pos)
     if flags & 0x0400:
-        value.text, pos = read_str8(data, pos)
+        value.text, pos = read_lenient_str8(data, pos)
     return value, pos
 
 

@@ -134,6 +134,12 @@ def read_str16(data: bytes, pos: int) -> tuple[str, int]:
     raise incomplete("str16", pos)
 
 
+def read_lenient_str16(data: bytes, pos: int) -> tuple[str, int]:
+    """Up to 65535 bytes of a text for people: what is not UTF-8 is replaced, as with ``read_lenient_str8``."""
+    value, end = read_vbin16(data, pos)
+    return value.decode(errors="replace"), end
+
+
 def read_str8_latin(data: bytes, pos: int) -> tuple[str, int]:
     """Up to 255 ISO 8859-15 characters."""
     value, end = read_vbin8(data, pos)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqp_core.read_primitives import (
     read_datetime,
+    read_lenient_str8,
     read_str8,
     read_uint8,
     read_uint16,
@@ -274,7 +275,7 @@ def encode_connection_redirect(value: spec.ConnectionRedirect) -> bytes:
 def decode_connection_close(data: bytes, pos: int) -> tuple[spec.ConnectionClose, int]:
     """Arguments of connection.close."""
     reply_code, pos = read_uint16(data, pos)
-    reply_text, pos = read_str8(data, pos)
+    reply_text, pos = read_lenient_str8(data, pos)
     class_id, pos = read_uint16(data, pos)
     method_id, pos = read_uint16(data, pos)
     value = spec.ConnectionClose(reply_code, reply_text, class_id, method_id)
@@ -400,7 +401,7 @@ def encode_channel_flow_ok(value: spec.ChannelFlowOk) -> bytes:
 def decode_channel_close(data: bytes, pos: int) -> tuple[spec.ChannelClose, int]:
     """Arguments of channel.close."""
     reply_code, pos = read_uint16(data, pos)
-    reply_text, pos = read_str8(data, pos)
+    reply_text, pos = read_lenient_str8(data, pos)
     class_id, pos = read_uint16(data, pos)
     method_id, pos = read_uint16(data, pos)
     value = spec.ChannelClose(reply_code, reply_text, class_id, method_id)
@@ -553,7 +554,7 @@ def encode_exchange_bound(value: spec.ExchangeBound) -> bytes:
 def decode_exchange_bound_ok(data: bytes, pos: int) -> tuple[spec.ExchangeBoundOk, int]:
     """Arguments of exchange.bound-ok."""
     reply_code, pos = read_uint16(data, pos)
-    reply_text, pos = read_str8(data, pos)
+    reply_text, pos = read_lenient_str8(data, pos)
     value = spec.ExchangeBoundOk(reply_code, reply_text)
     return value, pos
 
@@ -918,7 +919,7 @@ def encode_basic_publish(value: spec.BasicPublish) -> bytes:
 def decode_basic_return(data: bytes, pos: int) -> tuple[spec.BasicReturn, int]:
     """Arguments of basic.return."""
     reply_code, pos = read_uint16(data, pos)
-    reply_text, pos = read_str8(data, pos)
+    reply_text, pos = read_lenient_str8(data, pos)
     exchange, pos = read_str8(data, pos)
     routing_key, pos = read_str8(data, pos)
     value = spec.BasicReturn(reply_code, reply_text, exchange, routing_key)

@@ -402,3 +402,12 @@ def test_credentials_are_in_no_repr() -> None:
     assert "hunter2" not in repr(spec.ConnectionStartOk(mechanism="PLAIN", response=b"\0me\0hunter2"))
     assert "hunter2" not in repr(spec.ConnectionSecureOk(response=b"hunter2"))
     assert "hunter2" not in repr(spec.ConnectionSecure(challenge=b"hunter2"))
+
+
+def test_an_explanation_that_was_cut_within_a_character_keeps_its_code() -> None:
+    close = decode_control(bytes.fromhex("010b 0300 0140 04 6e6fc32e"))
+    assert close == spec.ConnectionClose(reply_code=320, reply_text="no\ufffd.")
+    exception = decode_command(bytes.fromhex("0303 00 2100 0194 0003 6e6fc3"))[0]
+    assert exception == spec.ExecutionException(error_code=404, description="no\ufffd")
+    reject = decode_command(bytes.fromhex("0403 00 0700 0008 00000000 00000000 0000 03 6e6fc3"))[0]
+    assert reject == spec.MessageReject(transfers=[(0, 0)], code=0, text="no\ufffd")

@@ -204,3 +204,10 @@ def test_credentials_are_in_no_repr() -> None:
 def test_methods_do_not_change() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         spec.QueueDeclare().queue = "q"  # type: ignore[misc] # on purpose
+
+
+@pytest.mark.parametrize("code", ["000a 0032 0194", "0014 0028 0194"], ids=["connection.close", "channel.close"])
+def test_an_explanation_that_was_cut_within_a_character_keeps_its_code(code: str) -> None:
+    close = decode_method(bytes.fromhex(f"{code} 04 6e6fc32e 0032000a"))
+    assert isinstance(close, spec.ConnectionClose | spec.ChannelClose)
+    assert (close.reply_code, close.reply_text, close.class_id) == (404, "no\ufffd.", 50)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqp_core.read_primitives import (
     read_datetime,
+    read_lenient_str8,
     read_str8,
     read_uint8,
     read_uint16,
@@ -371,7 +372,7 @@ def encode_file_publish(value: spec.FilePublish) -> bytes:
 def decode_file_return(data: bytes, pos: int) -> tuple[spec.FileReturn, int]:
     """Arguments of file.return."""
     reply_code, pos = read_uint16(data, pos)
-    reply_text, pos = read_str8(data, pos)
+    reply_text, pos = read_lenient_str8(data, pos)
     exchange, pos = read_str8(data, pos)
     routing_key, pos = read_str8(data, pos)
     value = spec.FileReturn(reply_code, reply_text, exchange, routing_key)
@@ -561,7 +562,7 @@ def encode_stream_publish(value: spec.StreamPublish) -> bytes:
 def decode_stream_return(data: bytes, pos: int) -> tuple[spec.StreamReturn, int]:
     """Arguments of stream.return."""
     reply_code, pos = read_uint16(data, pos)
-    reply_text, pos = read_str8(data, pos)
+    reply_text, pos = read_lenient_str8(data, pos)
     exchange, pos = read_str8(data, pos)
     routing_key, pos = read_str8(data, pos)
     value = spec.StreamReturn(reply_code, reply_text, exchange, routing_key)
