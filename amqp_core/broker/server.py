@@ -12,7 +12,7 @@ from amqp_core.broker.logins import Logins
 from amqp_core.broker.memory_limit import default_memory_limit
 from amqp_core.broker.model.memory import Memory
 from amqp_core.broker.model.virtual_host import VirtualHost
-from amqp_core.broker.peer import LOGIN_SECONDS, Peer
+from amqp_core.broker.peer import CLOSE_SECONDS, LOGIN_SECONDS, Peer
 from amqp_core.broker.store.database import StoreError
 from amqp_core.broker.store.store import Store
 from amqp_core.broker.v0_9.connection import ServerConnection as Connection09
@@ -25,7 +25,7 @@ from amqp_core.protocol_header import HEADERS_0_9
 from amqp_core.v0_10.framing import PROTOCOL_HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
     from ssl import SSLContext
 
@@ -151,10 +151,20 @@ class Server:
             for peer in peers:
                 peer.close()
             if self._server is not None:
-                await self._server.wait_closed()
+                await self._closed(self._server, peers)
             self.login_checks.stop()
             if self._store is not None:
                 self._store.close()
+
+    @staticmethod
+    async def _closed(server: asyncio.Server, peers: Sequence[Peer]) -> None:
+        """Wait until the listening sockets are closed; since Python 3.12 that is until all connections are."""
+        try:
+            await asyncio.wait_for(server.wait_closed(), CLOSE_SECONDS)
+        except TimeoutError:
+            for peer in peers:  # they do not read what is still to be written
+                peer.abort()
+            await server.wait_closed()
 
     # --- for connections
 
@@ -282,9 +292,9 @@ class Server:
 
     def _expire(self) -> None:
         """Let messages and queues expire, and come back when the next ones do."""
+        self._timer = None  # first of all: an error must not end all expiry
         now = self.now()
         dues = [due for host in self.hosts.values() if (due := host.expire(now)) is not None]
-        self._timer = None
         if dues:
             delay = max(EXPIRY_SECONDS, min(dues) - now)
             self._timer = asyncio.get_running_loop().call_later(delay, self._expire)

@@ -262,14 +262,15 @@ class Publisher(RunPublisher):
 
     def _check(self) -> None:
         """Raise the error that ended the connection or the channel; open the channel for the first time."""
-        self._driver.check()
         if self._error is not None:
             raise self._error
+        # Before the end of the connection, which may only follow from it: a refusal lasts, a loss does not.
+        error = self._driver.channel_error(PUBLISHING) if self._confirming else None
+        if error is not None:
+            self._error = self._explained(error)
+            raise self._error
+        self._driver.check()
         if self._confirming:
-            error = self._driver.channel_error(PUBLISHING)
-            if error is not None:
-                self._error = self._explained(error)
-                raise self._error
             return
         self._driver.call(PUBLISHING, spec.ConfirmSelect(), spec.ConfirmSelectOk)
         self._confirming = True

@@ -188,7 +188,12 @@ def _read_commit_log(location: str) -> list[object]:
         return []
     with files.open_input_stream(path) as stream:
         lines = stream.read().decode(errors="replace").splitlines()
-    return [end for line in lines[2:] if (end := _parsed(line)) is not None]
+    version = lines[0] if lines else ""
+    if version not in {"v1", "v2"}:
+        raise OSError(f"its offset log has a version that is not known: {version:.20}")
+    # Behind the version and metadata there is a line per source; of version 2 its name and a colon precede the offset.
+    ends = (line.partition(":")[2] if version == "v2" else line for line in lines[2:])
+    return [end for line in ends if (end := _parsed(line)) is not None]
 
 
 def _parsed(line: str) -> object:

@@ -58,7 +58,7 @@ def log_positions() -> Kind[LogPositions]:
                 return LogPositions(_position(text))
             found = json.loads(text)
             pairs = tuple((str(name), _position(each)) for name, each in found.items())
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             raise ValueError(allowed) from None
         if not pairs:
             raise ValueError(allowed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import tempfile
@@ -66,9 +67,10 @@ class ReplayBuffer:
     def close(self) -> None:
         """Delete the data on disk."""
         self._on_disk.clear()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # of a full disk: it writes what is left once more
+                file.close()
 
     def _spilled(self, transfers: Transfers) -> bool:
         try:

@@ -41,16 +41,27 @@ class StateFiles:
         self._pattern = re.compile(re.escape(name) + r"\.([0-9]{10,})-([0-9]{8,})" + re.escape(_ENDING))
 
     def latest(self) -> StateFile | None:
-        """Read the newest file; ``None`` if there is none."""
+        """Read the newest file; ``None`` if there is none.
+
+        An empty one is passed over: some stores make the file at first and its content later (``abfs``), and whoever
+        ended between has built nothing on it.
+        """
+        found = self._latest()
+        while found is not None and not found.content:
+            empty = found.epoch, found.serial
+            found = self._latest(empty)
+        return found
+
+    def _latest(self, below: tuple[int, int] | None = None) -> StateFile | None:
         with self._spool.location.spool_errors("cannot be read"):
-            newest = self._newest()
+            newest = self._newest(below)
             for _ in range(_READS):
                 if newest is None:
                     return None
                 try:
                     return self._read(newest)
                 except (OSError, ArrowException):
-                    before, newest = newest, self._newest()
+                    before, newest = newest, self._newest(below)
                     if newest == before:
                         raise
             return None if newest is None else self._read(newest)
@@ -75,13 +86,13 @@ class StateFiles:
         if serial > 1:
             self._delete((epoch, serial - 1))
 
-    def _newest(self) -> tuple[int, int] | None:
-        """The place of the newest file. A listing that runs while files are replaced may lack the latest ones, but not
-        the first one of an epoch."""
+    def _newest(self, below: tuple[int, int] | None) -> tuple[int, int] | None:
+        """The place of the newest file, or of the newest before another one. A listing that runs while files are
+        replaced may lack the latest ones, but not the first one of an epoch."""
         places = self._places()
         if places and max(places)[1] == 0:
             places += self._places()
-        return max(places, default=None)
+        return max((place for place in places if below is None or place < below), default=None)
 
     def _read(self, place: tuple[int, int]) -> StateFile:
         with self._spool.place.open(self._file(*place)) as opened:

@@ -84,6 +84,18 @@ def test_a_batch_read_counts_exactly(spark: SparkSession, streams: Streams) -> N
     assert frame.selectExpr("min(offset)", "max(offset)", "count(distinct body)").first() == (100, 11_899, 11_800)
 
 
+def test_a_batch_read_of_nothing_has_no_rows(spark: SparkSession, streams: Streams) -> None:
+    options = {
+        "url": streams.address, "username": streams.username, "password": streams.password, "queue": streams.queue,
+        "queueType": "stream",
+    }  # fmt: skip
+    frame = spark.read.format("amqp").options(**options).schema(SCHEMA).load()
+    assert frame.count() == 0, "an empty stream"
+    streams.publish(numbers(10))
+    frame = spark.read.format("amqp").options(**options, startingOffsets="10").schema(SCHEMA).load()
+    assert frame.collect() == [], "nothing new"
+
+
 def test_a_running_query_gets_what_arrives_and_reports_where_it_is(
     spark: SparkSession, streams: Streams, tmp_path: Path
 ) -> None:

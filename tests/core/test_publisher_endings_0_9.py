@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
-from amqp_core.errors import DeadlineExceeded
+from amqp_core.errors import DeadlineExceeded, NotFound
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import decode_method
 from amqp_core.v0_9.framing import METHOD, Frame
@@ -106,3 +108,22 @@ def test_without_heartbeats_a_silent_broker_is_given_up(monkeypatch: pytest.Monk
         publisher.send(numbered(1))
         with pytest.raises(DeadlineExceeded):
             publisher.finish()
+
+
+def test_a_refusal_counts_although_the_connection_ends_behind_it() -> None:
+    """A refusal lasts: after a loss everything would be sent again, and be refused again."""
+    gone = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.published()
+        peer.refuse(404, "NOT_FOUND - no exchange 'gone' in vhost '/'")
+        peer.sock.close()
+        gone.set()
+
+    with FakePeer(script) as server:
+        publisher = server.connect().publisher()
+        publisher.send(numbered(1))
+        assert gone.wait(30)
+        with pytest.raises(NotFound, match="no exchange 'gone'"):
+            publisher.send(numbered(200, 1, size=100_000))

@@ -124,6 +124,28 @@ def test_a_commit_that_is_older_than_its_batch_is_not_believed(
     assert fake.accepted == []
 
 
+@pytest.mark.parametrize("source", ["0", "ticks"])
+def test_the_second_version_of_the_offset_log_names_the_sources(
+    fake: FakeBroker, readers: Readers, checkpoint: Checkpoint, source: str
+) -> None:
+    driver = stopped_after(fake, readers, checkpoint)
+    checkpoint.log(0, "1:5", f"{source}:{json.dumps(driver.offsets[0])}", version="v2")
+    checkpoint.commit(0)
+    driver.reader.stop()
+    assert len(fake.accepted) == 10
+
+
+def test_another_version_of_the_offset_log_accepts_nothing_and_says_so(
+    fake: FakeBroker, readers: Readers, checkpoint: Checkpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = stopped_after(fake, readers, checkpoint)
+    checkpoint.log(0, driver.offsets[0], version="v3")
+    checkpoint.commit(0)
+    driver.reader.stop()
+    assert fake.accepted == []
+    assert "option queryCheckpoint) cannot be read" in caplog.text
+
+
 @pytest.mark.parametrize("missing", ["commits", "offsets/0"])
 def test_a_checkpoint_that_is_not_there_accepts_nothing_and_says_so(
     fake: FakeBroker, readers: Readers, checkpoint: Checkpoint, missing: str, caplog: pytest.LogCaptureFixture

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from array import array
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from amqp_core.api import LogEntry
+from amqp_core.blocks import Block
 from amqp_core.errors import DeadlineExceeded
 from amqp_spark.datasource.log import positions, range_reader
+from amqp_spark.datasource.log import probe as probe_module
 from amqp_spark.datasource.log.offsets import LogOffset
 from amqp_spark.datasource.log.probe import EMPTY_SECONDS, SURE_SECONDS, LogProbe
 from amqp_spark.datasource.log.range_reader import LogPartition, RangeReader
 from amqp_spark.errors import LogError
 from amqp_spark.options import SourceOptions
-from amqp_spark.options.log_positions import Edge
+from amqp_spark.options.log_positions import Edge, Since
+from tests.support.clock import Clock
 from tests.support.fake_broker import FakeBroker
 
 if TYPE_CHECKING:
@@ -88,3 +93,75 @@ def test_earliest_is_where_the_log_begins_however_late_it_says_so(
     answering(monkeypatch, late)
     counting(monkeypatch, filled=filled)
     assert positions.resolve(LogProbe(cast("Any", None)), "s", Edge.EARLIEST, "startingOffsets") == first
+
+
+class SlowLog:
+    """A broker whose log has messages 1000 to 4999, and sends the first one of a subscription after ``delay`` seconds.
+
+    Time passes while the client waits.
+    """
+
+    peer = "slow:5672"
+    under_way_bytes = 0
+
+    def __init__(self, delay: float, clock: Clock) -> None:
+        self.clock = clock
+        self.sends_at = clock.now + delay
+
+    def subscribe(self, _log: str, *, max_unsettled: int, arguments: dict[str, object]) -> SlowSubscription:
+        del max_unsettled
+        since = arguments["x-stream-offset"]
+        return SlowSubscription(self, {"first": 1000, "last": 4999}.get(str(since), 2000))
+
+    def sync(self) -> None:
+        pass
+
+    def query_queue(self, _name: str) -> SimpleNamespace:
+        return SimpleNamespace(message_count=4000)
+
+    def accept(self, ranges: list[tuple[int, int]]) -> None:
+        pass
+
+    def log_entry(self, block: Any, _index: int) -> LogEntry:
+        return LogEntry(block.first_id, DIGEST)
+
+
+class SlowSubscription:
+    def __init__(self, broker: SlowLog, offset: int) -> None:
+        self.broker = broker
+        self.left = [Block(b"m", array("I", [1]), offset)]
+
+    def take_arrived(self) -> list[Block]:
+        if self.broker.clock.now < self.broker.sends_at:
+            return []
+        taken, self.left = self.left, []
+        return taken
+
+    def take_blocks(self, seconds: float) -> list[Block]:
+        self.broker.clock.now += seconds
+        return self.take_arrived()
+
+    def cancel(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("delay", [0.0, 3.0, 15.0])
+@pytest.mark.parametrize(("position", "offset"), [(Edge.EARLIEST, 1000), (Edge.LATEST, 5000), (Since(7), 2000)])
+def test_positions_do_not_depend_on_how_late_the_broker_sends(
+    monkeypatch: pytest.MonkeyPatch, position: Edge | Since, offset: int, delay: float
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(probe_module, "monotonic", clock)
+    probe = LogProbe(cast("Any", SlowLog(delay, clock)))
+    assert positions.resolve(probe, "s", position, "startingOffsets") == offset
+
+
+@pytest.mark.parametrize("position", [Edge.LATEST, Since(7)])
+def test_a_broker_that_does_not_send_the_last_message_has_not_said_where_the_log_ends(
+    monkeypatch: pytest.MonkeyPatch, position: Edge | Since
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(probe_module, "monotonic", clock)
+    probe = LogProbe(cast("Any", SlowLog(1000.0, clock)))
+    with pytest.raises(DeadlineExceeded, match=r"waited for it to send the last message of stream 's'"):
+        positions.resolve(probe, "s", position, "startingOffsets")

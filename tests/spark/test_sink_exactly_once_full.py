@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pyarrow as pa
@@ -17,8 +18,6 @@ from tests.spark.test_sink_exactly_once import BEGIN, END, Tasks, rows
 from tests.support.fake_broker import FakeBroker
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from amqp_core.errors import AmqpError
 
 FULL = [*END, "abandon ended"]
@@ -109,7 +108,9 @@ def memory_of(column: pa.Array[Any]) -> int:
     return size
 
 
-@pytest.mark.parametrize("reason", ["no room on disk", "a broker that says at once what it has no room for"])
+@pytest.mark.parametrize(
+    "reason", ["no room on disk", "a disk that gets full", "a broker that says at once what it has no room for"]
+)
 def test_rows_that_cannot_be_kept_are_left_to_spark_after_a_wait(
     fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
@@ -119,6 +120,8 @@ def test_rows_that_cannot_be_kept_are_left_to_spark_after_a_wait(
     monkeypatch.setattr(replay_buffer, "MOST_BYTES", 100)
     if reason == "no room on disk":
         monkeypatch.setattr(replay_buffer, "_unnamed_file", full)
+    elif reason == "a disk that gets full":
+        monkeypatch.setattr(replay_buffer, "_unnamed_file", lambda: Path("/dev/full").open("w+b"))  # noqa: SIM115 - the buffer closes it
     else:
         fake.qpidd = False
     fake.fails["prepare"] = no_room(1)

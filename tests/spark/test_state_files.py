@@ -110,3 +110,15 @@ def test_another_version_is_named() -> None:
     content = json.dumps({"version": 2}).encode()
     with pytest.raises(RecordUnreadable, match="it has version 2, and 1 is known"):
         SpooledRecord.load(content)
+
+
+def test_a_file_that_was_made_but_not_filled_is_passed_over(spool: Spool, tmp_path: Path) -> None:
+    """Some stores make a file at first and its content later; whoever ended between has built nothing on it."""
+    files = StateFiles(spool, "state")
+    (tmp_path / "state.0000000007-00000000.json").touch()
+    assert files.latest() is None
+    assert files.begin(8, b"a")
+    files.write(8, 1, b"b")
+    (tmp_path / "state.0000000008-00000002.json").touch()
+    (tmp_path / "state.0000000009-00000000.json").touch()
+    assert files.latest() == (8, 1, b"b")

@@ -19,6 +19,10 @@ _QUEUE_TYPES = ("classic", "quorum")
 # RabbitMQ's bound, ten years, so that a declaration that passes here passes there.
 MOST_MS = 315_360_000_000
 _MOST = 0x7FFF_FFFF_FFFF_FFFF
+_MOST_NAME_BYTES = 255
+
+DELETED = "amqp_core.deleted"
+"""Marks the row of a queue that was deleted while messages in it were held; only the store has this argument."""
 
 
 class _InvalidError(Exception):
@@ -45,8 +49,8 @@ def _seconds(least_ms: int) -> Callable[[object], float]:
 
 
 def _name(value: object) -> str:
-    if not isinstance(value, str):
-        raise _InvalidError("a string")
+    if not isinstance(value, str) or len(value.encode(errors="replace")) > _MOST_NAME_BYTES:
+        raise _InvalidError(f"a string of at most {_MOST_NAME_BYTES} bytes")
     return value
 
 
@@ -96,8 +100,11 @@ def parse(queue: str, arguments: Mapping[str, object]) -> QueueArguments:
     """Read the arguments of a declaration.
 
     Raises:
-        Refused: PRECONDITION_FAILED for a value of a wrong type or out of bounds, NOT_IMPLEMENTED for streams.
+        Refused: PRECONDITION_FAILED for a value of a wrong type or out of bounds, and for an argument that only the
+            store may use; NOT_IMPLEMENTED for streams.
     """
+    if DELETED in arguments:
+        raise Refused(Refusal.PRECONDITION_FAILED, f"Queue '{queue}': argument '{DELETED}' is reserved; leave it out")
     if arguments.get("x-queue-type") == "stream":
         raise Refused(
             Refusal.NOT_IMPLEMENTED,

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import math
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from amqp_core.typed_values import Datetime, Typed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-DELETED: Final = "amqp_core.deleted"
-"""The argument that marks the row of a queue which was deleted while messages in it were held; only the file has it."""
 
 
 def dumps(arguments: Mapping[str, object]) -> str:

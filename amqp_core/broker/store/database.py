@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -70,6 +72,8 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        with contextlib.suppress(OSError):  # SQLite says what is wrong; the files beside it get the same mode
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))  # messages are not for all to read
         with self._errors("open"):
             # autocommit: transactions begin and end where this class says so
             self._connection = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)

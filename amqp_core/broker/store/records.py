@@ -6,8 +6,9 @@ import json
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.broker.model.arguments import DELETED
 from amqp_core.broker.model.exchanges import Exchange
-from amqp_core.broker.store.arguments import DELETED, dumps
+from amqp_core.broker.store.arguments import dumps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

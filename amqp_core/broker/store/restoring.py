@@ -6,9 +6,10 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from amqp_core.broker.model.arguments import DELETED
 from amqp_core.broker.model.branches import Xid
 from amqp_core.broker.model.messages import Death, Message
-from amqp_core.broker.store.arguments import DELETED, loads
+from amqp_core.broker.store.arguments import loads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

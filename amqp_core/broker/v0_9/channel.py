@@ -177,6 +177,7 @@ class ServerChannel:
         self._published.clear()
         self._confirms = None
         self._last_tag = self._prefetch = self._limit = 0
+        self._last_queue = ""
         self._host.release(held)
 
     def _fail(self, code: spec.ReplyCode, text: str, method: spec.Method) -> None:

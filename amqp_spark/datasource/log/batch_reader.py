@@ -48,9 +48,9 @@ class AmqpLogBatchReader(DataSourceReader):
             ranges = broker.ask(lambda probe: [self._range(probe, log) for log in self._options.queues])
         finally:
             broker.close()
-        return [
-            partition_of(piece) for each in ranges if each.messages for piece in cut(each, self._options.num_partitions)
-        ]
+        pieces = [piece for each in ranges if each.messages for piece in cut(each, self._options.num_partitions)]
+        # An empty one, if there is no other: in place of none, Spark would have one of its own read.
+        return [partition_of(each) for each in pieces or ranges[:1]]
 
     def _range(self, probe: LogProbe, log: str) -> LogRange:
         options = self._options

@@ -23,14 +23,14 @@ def resolve(probe: LogProbe, log: str, wanted: Position, option: str) -> int:
 
     Raises:
         LogError: it is before the beginning or behind the end.
+        DeadlineExceeded: the broker sends no message, although the log has some.
     """
     if wanted is Edge.EARLIEST:
         return first_of(probe, log)
     if wanted is Edge.LATEST:
         return probe.end(log, certain=True)
     if isinstance(wanted, Since):
-        found = probe.since(log, wanted.seconds)
-        return probe.end(log, certain=True) if found is None else found.offset
+        return probe.since(log, wanted.seconds)
     assert isinstance(wanted, int)
     first, end = first_of(probe, log), probe.end(log, certain=True)
     if not first <= wanted <= end:

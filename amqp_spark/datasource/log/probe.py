@@ -9,7 +9,8 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from amqp_core.errors import CommandFailed
+from amqp_core.error_conditions import CoreCondition
+from amqp_core.errors import CommandFailed, DeadlineExceeded
 from amqp_core.typed_values import Datetime
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import LogError
@@ -62,9 +63,24 @@ class LogProbe:
         """Messages that have arrived for watched logs. They are settled when the watch ends, lest more arrive."""
         self._seen = self._seen_bytes = 0
 
-    def since(self, log: str, seconds: int) -> LogEntry | None:
-        """The first message of the chunk with which the messages begin that were stored at a time or later."""
-        return self.entry(log, Datetime(seconds))
+    def since(self, log: str, seconds: int) -> int:
+        """The offset of the first message of the chunk with which the messages begin that were stored at a time or
+        later; the end of the log if there are none.
+
+        Raises:
+            DeadlineExceeded: the broker sends no message, although the log has some.
+        """
+        subscription = subscribe(self._client, log, Datetime(seconds), 1)
+        try:
+            self._client.sync()
+            if blocks := self._take(subscription, EMPTY_SECONDS):
+                return self._entry(log, blocks[0], 0).offset
+            end = self.end(log, certain=True)
+            # A broker that is only slow has sent what it was asked for first by now, since it has sent the end.
+            blocks = self._take(subscription, 0)
+            return self._entry(log, blocks[0], 0).offset if blocks else end
+        finally:
+            self._end(subscription)
 
     def entry(self, log: str, since: str | int, patience_s: float = EMPTY_SECONDS) -> LogEntry | None:
         """The first message from an offset on; ``None`` if none comes within ``patience_s``."""
@@ -83,22 +99,36 @@ class LogProbe:
 
     def end(self, log: str, *, certain: bool) -> int:
         """The offset behind the last message; ``certain``: of all that were there when this was called, else there may
-        be more."""
+        be more.
+
+        Raises:
+            DeadlineExceeded: the broker sends no message, although the log has some; only if ``certain``.
+        """
         subscription = subscribe(self._client, log, LAST, CHUNK_MESSAGES)
         end = found = 0
-        wait, deadline = EMPTY_SECONDS, monotonic() + MOST_SECONDS
+        deadline = monotonic() + MOST_SECONDS
         try:
             self._client.sync()  # the broker sends what there is before it answers
-            while blocks := self._take(subscription, wait):
+            blocks = self._take(subscription, EMPTY_SECONDS)
+            if not blocks and certain and self.is_filled(log):
+                blocks = self._take(subscription, SURE_SECONDS)
+                if not blocks:
+                    raise self.unanswered("last", log)
+            while blocks:
                 end = self._entry(log, blocks[-1], len(blocks[-1].ends) - 1).offset + 1
                 found += sum(len(block.ends) for block in blocks)
                 if not certain or (found > CHUNK_MESSAGES and monotonic() > deadline):
                     break
-                wait = QUIET_SECONDS
                 self._client.sync()
+                blocks = self._take(subscription, QUIET_SECONDS)
         finally:
             self._end(subscription)
         return end
+
+    def unanswered(self, which: str, log: str) -> DeadlineExceeded:
+        """Error: the broker does not send the ``first`` or ``last`` message of a log that has some."""
+        what = f"it to send the {which} message of stream {log!r}"
+        return DeadlineExceeded(CoreCondition.DEADLINE_EXCEEDED(peer=self._client.peer, what=what))
 
     def has_news(self, log: str, end: int) -> bool:
         """Whether the message with the offset ``end`` has arrived; a subscription waits for it from now on."""

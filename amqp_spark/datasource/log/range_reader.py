@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from amqp_core.error_conditions import CoreCondition
-from amqp_core.errors import AmqpError, DeadlineExceeded
+from amqp_core.errors import AmqpError
 from amqp_spark.arrow.decode import Chunk
 from amqp_spark.datasource.kept_alive import KeptAlive
 from amqp_spark.datasource.log.positions import agrees, lost, replaced
@@ -186,10 +185,10 @@ class RangeReader:
         following = min(self._pending.offset, self._end)
         options = self._hosts.applied(self._options.connect_options())
         with self._connector(options) as other:  # on the other connection the answer comes behind the prefetch
-            first = LogProbe(other).entry(self._log, FIRST, SURE_SECONDS)
+            probe = LogProbe(other)
+            first = probe.entry(self._log, FIRST, SURE_SECONDS)
             if first is None:
-                what = f"it to send the first message of stream {self._log!r}"
-                raise DeadlineExceeded(CoreCondition.DEADLINE_EXCEEDED(peer=other.peer, what=what))
+                raise probe.unanswered(FIRST, self._log)
         if first.offset > self._at:
             lost(self._log, self._at, min(first.offset, following), fail=self._options.fail_on_data_loss)
         self._at = following

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from amqp_core.broker.model.arguments import parse
+from amqp_core.broker.model.errors import Refused
 from amqp_core.broker.model.messages import Death
 from tests.core.broker.model_support import ME, Host, Sink
 
@@ -125,3 +129,10 @@ def test_dead_letters_are_delivered_at_once() -> None:
     host.send("a")
     host.send("b")
     assert sink.bodies == ["a"]
+
+
+@pytest.mark.parametrize("name", ["x-dead-letter-exchange", "x-dead-letter-routing-key"])
+def test_a_name_that_no_protocol_can_carry_is_refused(name: str) -> None:
+    arguments = {"x-dead-letter-exchange": "e", name: "\u00fc" * 128}
+    with pytest.raises(Refused, match="is not a string of at most 255 bytes"):
+        parse("q", arguments)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from amqp_core.broker.model.branches import Outcome, Xid
 from amqp_core.broker.model.dead_letters import ALTERNATE
+from amqp_core.broker.model.errors import Refused
 from amqp_core.broker.model.messages import Message
 from amqp_core.broker.store.arguments import dumps, loads
 from amqp_core.broker.store.store import Store
@@ -461,3 +462,14 @@ def test_a_consumer_without_acks_takes_a_message_for_good(store: Store, path: Pa
     store.commit()
     assert rows(path, "messages") == 1
     assert [each.body for each in waiting(again(store, path).hosts["h"])] == [b"2"]
+
+
+def test_the_mark_of_a_deleted_queue_is_for_the_store_alone(store: Store) -> None:
+    with pytest.raises(Refused, match=r"'amqp_core.deleted' is reserved"):
+        store.host("h").declare_queue("q", owner=ME, durable=True, arguments={"amqp_core.deleted": True})
+
+
+def test_messages_in_the_file_are_not_for_all_users_to_read(store: Store, path: Path) -> None:
+    store.host("h").declare_queue("q", owner=ME, durable=True)
+    store.commit()
+    assert {each.stat().st_mode & 0o077 for each in path.parent.glob(f"{path.name}*")} == {0}
