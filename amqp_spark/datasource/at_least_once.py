@@ -158,6 +158,8 @@ def last_committed(location: str) -> list[object]:
         except (OSError, ArrowException, NotImplementedError) as error:
             number = getattr(error, "errno", None)
             problems[:] = [os.strerror(number) if number else type(error).__name__]
+        except _UnknownVersionError as error:
+            problems[:] = [str(error)]
 
     reading = threading.Thread(target=read, name="amqp-commit-log", daemon=True)
     reading.start()
@@ -170,6 +172,10 @@ def last_committed(location: str) -> list[object]:
         )  # fmt: skip
         return []
     return found
+
+
+class _UnknownVersionError(Exception):
+    """Spark writes its offset log in another way."""
 
 
 def _read_commit_log(location: str) -> list[object]:
@@ -190,7 +196,9 @@ def _read_commit_log(location: str) -> list[object]:
         lines = stream.read().decode(errors="replace").splitlines()
     version = lines[0] if lines else ""
     if version not in {"v1", "v2"}:
-        raise OSError(f"its offset log has a version that is not known: {version:.20}")
+        raise _UnknownVersionError(
+            f"version {version!r:.20} of the offset log is not known to this version of amqp_spark"
+        )
     # Behind the version and metadata there is a line per source; of version 2 its name and a colon precede the offset.
     ends = (line.partition(":")[2] if version == "v2" else line for line in lines[2:])
     return [end for line in ends if (end := _parsed(line)) is not None]

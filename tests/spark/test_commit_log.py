@@ -143,7 +143,7 @@ def test_another_version_of_the_offset_log_accepts_nothing_and_says_so(
     checkpoint.commit(0)
     driver.reader.stop()
     assert fake.accepted == []
-    assert "option queryCheckpoint) cannot be read" in caplog.text
+    assert "option queryCheckpoint) cannot be read: version 'v3' of the offset log is not known" in caplog.text
 
 
 @pytest.mark.parametrize("missing", ["commits", "offsets/0"])

@@ -72,8 +72,10 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with contextlib.suppress(OSError):  # SQLite says what is wrong; the files beside it get the same mode
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))  # messages are not for all to read
+        # Messages are not for all users to read; the files beside it get the mode of this one. A file that is there is
+        # not opened: closing it would end the locks that this process may have on it.
+        with contextlib.suppress(OSError):  # SQLite says what is wrong
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
         with self._errors("open"):
             # autocommit: transactions begin and end where this class says so
             self._connection = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +20,7 @@ from amqp_core.broker.model.dead_letters import ALTERNATE
 from amqp_core.broker.model.errors import Refused
 from amqp_core.broker.model.messages import Message
 from amqp_core.broker.store.arguments import dumps, loads
+from amqp_core.broker.store.database import StoreError
 from amqp_core.broker.store.store import Store
 from amqp_core.typed_values import Datetime, Typed
 from tests.core.broker.model_support import ME, FixedWire, Sink
@@ -473,3 +476,16 @@ def test_messages_in_the_file_are_not_for_all_users_to_read(store: Store, path: 
     store.host("h").declare_queue("q", owner=ME, durable=True)
     store.commit()
     assert {each.stat().st_mode & 0o077 for each in path.parent.glob(f"{path.name}*")} == {0}
+
+
+def test_a_store_that_this_process_has_open_is_in_use_until_it_is_closed(store: Store, path: Path) -> None:
+    store.host("h").declare_queue("q", owner=ME, durable=True)
+    store.commit()
+    code = (
+        "from amqp_core.broker.store.database import Database; import pathlib, sys; Database(pathlib.Path(sys.argv[1]))"
+    )
+    for _ in range(2):
+        with pytest.raises(StoreError, match="AMQP_STORE_IN_USE"):
+            open_store(path)
+        other = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
+        assert "AMQP_STORE_IN_USE" in other.stderr
