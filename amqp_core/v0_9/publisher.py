@@ -262,18 +262,16 @@ class Publisher(RunPublisher):
 
     def _check(self) -> None:
         """Raise the error that ended the connection or the channel; open the channel for the first time."""
+        refused = self._driver.channel_error(PUBLISHING) if self._confirming else None
+        if self._error is None and refused is not None:
+            self._error = self._explained(refused)
+        # The refusal counts before the end of the connection, which may follow from it: only a loss is retried.
         if self._error is not None:
             raise self._error
-        # Before the end of the connection, which may only follow from it: a refusal lasts, a loss does not.
-        error = self._driver.channel_error(PUBLISHING) if self._confirming else None
-        if error is not None:
-            self._error = self._explained(error)
-            raise self._error
         self._driver.check()
-        if self._confirming:
-            return
-        self._driver.call(PUBLISHING, spec.ConfirmSelect(), spec.ConfirmSelectOk)
-        self._confirming = True
+        if not self._confirming:
+            self._driver.call(PUBLISHING, spec.ConfirmSelect(), spec.ConfirmSelectOk)
+            self._confirming = True
 
     def _explained(self, error: AmqpError) -> AmqpError:
         """The error of the channel with the number of the message that it speaks of, if that is known."""

@@ -43,16 +43,15 @@ class StateFiles:
     def latest(self) -> StateFile | None:
         """Read the newest file; ``None`` if there is none.
 
-        An empty one is passed over: some stores make the file at first and its content later (``abfs``), and whoever
-        ended between has built nothing on it.
+        Empty files are skipped. Some stores (``abfs``) create a file before they have its content. A process that was
+        killed in between has not acknowledged anything that this file should record.
         """
-        found = self._latest()
+        found = self._latest(below=None)
         while found is not None and not found.content:
-            empty = found.epoch, found.serial
-            found = self._latest(empty)
+            found = self._latest(below=(found.epoch, found.serial))
         return found
 
-    def _latest(self, below: tuple[int, int] | None = None) -> StateFile | None:
+    def _latest(self, *, below: tuple[int, int] | None) -> StateFile | None:
         with self._spool.location.spool_errors("cannot be read"):
             newest = self._newest(below)
             for _ in range(_READS):

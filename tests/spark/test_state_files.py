@@ -112,8 +112,8 @@ def test_another_version_is_named() -> None:
         SpooledRecord.load(content)
 
 
-def test_a_file_that_was_made_but_not_filled_is_passed_over(spool: Spool, tmp_path: Path) -> None:
-    """Some stores make a file at first and its content later; whoever ended between has built nothing on it."""
+def test_empty_files_are_skipped(spool: Spool, tmp_path: Path) -> None:
+    """Some stores create a file before they have its content; the writer may be killed in between."""
     files = StateFiles(spool, "state")
     (tmp_path / "state.0000000007-00000000.json").touch()
     assert files.latest() is None

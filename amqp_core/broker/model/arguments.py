@@ -7,7 +7,7 @@ As on RabbitMQ, an unknown argument is ignored, and so are those that only place
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from amqp_core.broker.model.errors import Refusal, Refused, listed
 
@@ -21,7 +21,7 @@ MOST_MS = 315_360_000_000
 _MOST = 0x7FFF_FFFF_FFFF_FFFF
 _MOST_NAME_BYTES = 255
 
-DELETED = "amqp_core.deleted"
+DELETED: Final = "amqp_core.deleted"
 """Marks the row of a queue that was deleted while messages in it were held; only the store has this argument."""
 
 

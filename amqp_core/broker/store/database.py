@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sqlite3
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.broker.error_conditions import BrokerCondition
@@ -74,7 +73,7 @@ class Database:
         self.path = path
         # Messages are not for all users to read; the files beside it get the mode of this one. A file that is there is
         # not opened: closing it would end the locks that this process may have on it.
-        with contextlib.suppress(OSError):  # SQLite says what is wrong
+        with suppress(OSError):  # SQLite says what is wrong
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
         with self._errors("open"):
             # autocommit: transactions begin and end where this class says so

@@ -113,7 +113,7 @@ class LogProbe:
             if not blocks and certain and self.is_filled(log):
                 blocks = self._take(subscription, SURE_SECONDS)
                 if not blocks:
-                    raise self.unanswered("last", log)
+                    raise self.unanswered(LAST, log)
             while blocks:
                 end = self._entry(log, blocks[-1], len(blocks[-1].ends) - 1).offset + 1
                 found += sum(len(block.ends) for block in blocks)

@@ -478,7 +478,7 @@ def test_messages_in_the_file_are_not_for_all_users_to_read(store: Store, path: 
     assert {each.stat().st_mode & 0o077 for each in path.parent.glob(f"{path.name}*")} == {0}
 
 
-def test_a_store_that_this_process_has_open_is_in_use_until_it_is_closed(store: Store, path: Path) -> None:
+def test_a_store_that_this_process_has_open_is_in_use_however_often_it_is_opened(store: Store, path: Path) -> None:
     store.host("h").declare_queue("q", owner=ME, durable=True)
     store.commit()
     code = (
