@@ -483,6 +483,9 @@ class Client(Protocol):
     def delete_queue(self, queue: str) -> None:
         """Delete a queue with all its messages."""
 
+    def declare_exchange(self, exchange: str, kind: str, *, durable: bool = False) -> None:
+        """Create the exchange of a type (direct, fanout, …) unless it exists."""
+
     def bind(self, queue: str, exchange: str, binding_key: str) -> None:
         """Bind the queue to an exchange."""
 

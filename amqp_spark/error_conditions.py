@@ -353,6 +353,14 @@ class SparkCondition(Condition):
         "Give each of them its own spoolLocation, or set adoptState=true until a batch is committed to leave those "
         "unread.",
         "Another broker or virtual host has a consumer of this name, or the state is new. Nothing was changed.")
+    CONSUMER_OTHER_BROKER = (
+        "{consumer}: the state in the spool {spool!r} is of another broker or virtual host: this one has no exchange "
+        "{exchange!r}.",
+        "Give the queries of each broker and virtual host a spoolLocation of their own; after a move, or if the "
+        "exchange was deleted, set adoptState=true until a batch is committed.",
+        "Nothing was changed. With adoptState=true this broker gets an exchange of its own, and the one before is "
+        "refused from then on. The batches of the spool are offered again; messages whose acknowledgement was in "
+        "doubt, and that the other broker still has, are not seen.")
     CONSUMER_STATE_DELETED = (
         "{consumer}: the state queue {state!r} was deleted while the query ran.",
         "Start the query again with adoptState=true until a batch is committed.",

@@ -25,6 +25,7 @@ class SpooledRecord:
         recognised: number of messages that came again and were dropped, so far.
         alike: number of messages that came again, perhaps, and were read as others.
         token: of the process that wrote the file.
+        anchor: the exchange that only the broker of this state has; empty in a file of an earlier release.
     """
 
     state: bytes
@@ -32,6 +33,7 @@ class SpooledRecord:
     recognised: int = 0
     alike: int = 0
     token: str = ""
+    anchor: str = ""
 
     def dump(self) -> bytes:
         """The content of the file."""
@@ -42,6 +44,7 @@ class SpooledRecord:
             "recognised": self.recognised,
             "alike": self.alike,
             "token": self.token,
+            "anchor": self.anchor,
         }
         return json.dumps(value, separators=(",", ":")).encode()
 
@@ -54,7 +57,13 @@ class SpooledRecord:
                 raise RecordUnreadable(f"it has version {str(value['version'])[:20]}, and {VERSION} is known")
             doubts = {str(each["file"]): bool(each["returning"]) for each in value["doubts"]}
             state = json.dumps(value["state"], separators=(",", ":")).encode()
-            recognised, alike = int(value["recognised"]), int(value["alike"])
-            return cls(state=state, doubts=doubts, recognised=recognised, alike=alike, token=str(value["token"]))
+            return cls(
+                state=state,
+                doubts=doubts,
+                recognised=int(value["recognised"]),
+                alike=int(value["alike"]),
+                token=str(value["token"]),
+                anchor=str(value.get("anchor", "")),
+            )
         except (ValueError, LookupError, TypeError) as error:
             raise RecordUnreadable(f"its file was not written by amqp_spark ({type(error).__name__})") from None

@@ -3,13 +3,15 @@
 A file is never changed. Its name has the epoch and a serial number: of two files the later one counts. Each process
 raises the epoch, and creates the first file of an epoch only if no other process has: so a process that was suspended,
 and has lost its lock, cannot hide what its successor writes. That file stays until the next epoch begins. Where a file
-cannot be created exclusively, the file after it decides.
+cannot be created exclusively, the file after it decides. A process that writes looks for a later epoch afterwards, so
+that one whose lock no longer counts ends before it acknowledges anything.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyarrow import ArrowException
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 _ENDING: Final = ".json"
 _READS: Final = 20
 """Attempts to read the newest file: a process that lives replaces it with each batch."""
+_EMPTY_LOOKS: Final = 20
+_EMPTY_SECONDS: Final = 0.1
 
 
 class StateFile(NamedTuple):
@@ -66,9 +70,14 @@ class StateFiles:
             return None if newest is None else self._read(newest)
 
     def begin(self, epoch: int, content: bytes) -> bool:
-        """Write the first file of an epoch; return whether it is ours, and the newest. Then older ones are deleted."""
+        """Write the first file of an epoch; return whether it is ours, and the newest. Then older ones are deleted.
+
+        A file that stays empty is replaced: its writer was killed, as :meth:`latest` says.
+        """
         with self._spool.location.spool_errors("cannot be written"):
-            self._spool.place.claim(self._file(epoch, 0), content, hashed(self._name))
+            if self._claim(epoch, content) == b"":
+                self._spool.place.delete(self._file(epoch, 0))
+                self._claim(epoch, content)
             places = self._places()
             if self._read((epoch, 0)).content != content or max(places) > (epoch, 0):
                 return False
@@ -77,13 +86,25 @@ class StateFiles:
                     self._delete(place)
         return True
 
-    def write(self, epoch: int, serial: int, content: bytes) -> None:
-        """Write the next file of an epoch, which this process has begun. Then the one before is deleted, except for the
-        first one: as long as it is there, no other process can begin this epoch."""
+    def write(self, epoch: int, serial: int, content: bytes) -> int:
+        """Write the next file of an epoch, which this process has begun; return the latest epoch that any process has
+        begun. Then the file before is deleted, except for the first one: as long as that is there, no other process
+        can begin this epoch."""
         with self._spool.location.spool_errors("cannot be written", "the broker keeps messages that are not accepted"):
             self._spool.place.write(self._file(epoch, serial), (content,))
+            latest = max(self._places(), default=(epoch, serial))
         if serial > 1:
             self._delete((epoch, serial - 1))
+        return max(epoch, latest[0])
+
+    def _claim(self, epoch: int, content: bytes) -> bytes:
+        """Create the first file of an epoch unless it exists; return what it has, once it is not empty."""
+        self._spool.place.claim(self._file(epoch, 0), content, hashed(self._name))
+        for _ in range(_EMPTY_LOOKS):
+            if found := self._read((epoch, 0)).content:
+                return found
+            time.sleep(_EMPTY_SECONDS)  # being written, in a store that shows incomplete files
+        return b""
 
     def _newest(self, below: tuple[int, int] | None) -> tuple[int, int] | None:
         """The place of the newest file, or of the newest before another one. A listing that runs while files are

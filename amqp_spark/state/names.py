@@ -56,6 +56,11 @@ class Names:
         """This lock, and those that take its place where it cannot be released (:mod:`.quorum_state`)."""
         return (self.lock, *(f"{self.lock}.spare{number}" for number in range(1, SPARE_LOCKS + 1)))
 
+    def anchor(self, token: str) -> str:
+        """Name of an exchange that shows which broker a state in a spool belongs to (:mod:`.quorum_state`). It begins
+        as the locks do: so the rights of a login for these are enough."""
+        return f"{self.lock}.anchor-{token}"
+
     @property
     def markers(self) -> str:
         """The durable marker queue of a writer: each marker proves that its branch is committed."""

@@ -46,6 +46,8 @@ class ConsumerQueue:
     files: tuple[OwnedFile, ...] = ()
     record: SpooledRecord | None = None
     """Of a quorum queue: which acknowledgements are in doubt, and what was recognised."""
+    elsewhere: bool = False
+    """Whether the state is of another broker or virtual host; for a quorum queue."""
 
     @property
     def in_doubt(self) -> int:
@@ -91,7 +93,9 @@ def look_at_spooled(client: Client, consumer_id: str, location: str) -> list[Con
             queues.append(ConsumerQueue(names, Found(names.state, True, held, None, str(error), file.content)))
             continue
         found = Found(names.state, True, held, state, body=file.content)
-        queues.append(ConsumerQueue(names, found, location, look_into_spool(state, location), record))
+        elsewhere = bool(record.anchor) and not client.query_routes([(record.anchor, None)]).answers()[0].exists
+        files = look_into_spool(state, location)
+        queues.append(ConsumerQueue(names, found, location, files, record, elsewhere))
     return queues
 
 

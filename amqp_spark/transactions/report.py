@@ -96,6 +96,8 @@ def _consumer_queue(each: ConsumerQueue) -> list[str]:
         else f"everything before position {state.finished.position:,} of epoch {state.finished.epoch}"
     )
     lines += indented([f"epoch {state.epoch}, next sequence {state.sequence}, finished: {finished}"])
+    if each.elsewhere and each.record is not None:
+        lines += indented([f"it is of another broker or virtual host: this one has no exchange {each.record.anchor}"])
     if each.record is not None:
         lines += indented(
             [
@@ -244,6 +246,8 @@ def _record_json(each: ConsumerQueue) -> dict[str, Any]:
         "in_doubt": {"messages": each.in_doubt, "files": list(each.record.doubts)},
         "recognised": each.record.recognised,
         "alike": each.record.alike,
+        "anchor": each.record.anchor or None,
+        "elsewhere": each.elsewhere,
     }
 
 

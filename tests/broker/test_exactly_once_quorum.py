@@ -303,6 +303,34 @@ def test_a_spool_of_another_consumer_is_refused(consumer: Consumer) -> None:
     assert consumer.take() == numbers(5, 10)
 
 
+def test_the_state_of_another_virtual_host_is_refused_and_can_be_adopted(
+    consumer: Consumer, rabbitmq: RabbitMQNode, fate: Fate
+) -> None:
+    """Both have a queue of this name, and the same consumerId and spool: each would lose what the other one owns."""
+    consumer.publish(numbers(100))
+    fate.point, fate.error = crashpoints.BARRIER_UNNOTED, RuntimeError("the reader fails")
+    with pytest.raises(RuntimeError, match="the reader fails"):
+        consumer.driver(maxMessagesPerTrigger=40).trigger_until_rows()
+    consumer.stop()
+    address = rabbitmq.url("default")
+    with closing(Consumer(address, rabbitmq.username, rabbitmq.password, "quorum")) as other:
+        other.queue, other.directory = consumer.queue, consumer.directory
+        other.declare(x_delivery_limit=-1)
+        other.publish(numbers(5, 200))
+        with pytest.raises(StateError, match=r"AMQP_CONSUMER_OTHER_BROKER.*is of another broker or virtual host"):
+            other.driver(available_now=True).trigger_until_rows()
+        other.stop()
+        wait_until(lambda: other.count() == (5, 0), "nothing is received")
+        owned = drained(consumer.driver(available_now=True, maxMessagesPerTrigger=40))
+        assert owned == numbers(100)
+        consumer.stop()
+        assert drained(other.driver(available_now=True, adoptState=True)) == numbers(5, 200)
+        other.stop()
+        with pytest.raises(StateError, match="AMQP_CONSUMER_OTHER_BROKER"):
+            consumer.driver(available_now=True).trigger_until_rows()
+        consumer.stop()
+
+
 @pytest.mark.thorough
 def test_messages_that_wait_for_long_are_fetched_again(consumer: Consumer, caplog: pytest.LogCaptureFixture) -> None:
     """The broker would take them back; their acknowledgement would be ignored, and they would come twice."""
@@ -314,7 +342,7 @@ def test_messages_that_wait_for_long_are_fetched_again(consumer: Consumer, caplo
 
 
 def test_the_command_shows_what_is_in_doubt(
-    consumer: Consumer, fate: Fate, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    consumer: Consumer, fate: Fate, capsys: pytest.CaptureFixture[str], tmp_path: Path, rabbitmq: RabbitMQNode
 ) -> None:
     consumer.publish(numbers(100))
     fate.point, fate.error = crashpoints.SPOOLED_UNACKED, RuntimeError("the reader fails")
@@ -330,6 +358,10 @@ def test_the_command_shows_what_is_in_doubt(
     shown = capsys.readouterr().out
     assert "acknowledgements in doubt: of 40 message(s) in 1 batch(es)" in shown
     assert "0 recognised and dropped" in shown
+    assert "another broker" not in shown
+    elsewhere = rabbitmq.url("default")
+    assert main([elsewhere, *login, *spool]) == 0
+    assert "it is of another broker or virtual host" in capsys.readouterr().out
     assert drained(consumer.driver(available_now=True, maxMessagesPerTrigger=40)) == numbers(100)
     consumer.stop()
     assert main([consumer.address, *login, *spool, "--json"]) == 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from amqp_core.api import Identity, Ready
+from amqp_core.api import Identity, Ready, Route
 from amqp_core.errors import ConnectionLost
 from amqp_spark.datasource.exactly_once import quorum_state
 from amqp_spark.datasource.exactly_once.quorum_state import QuorumState
@@ -19,7 +20,10 @@ from amqp_spark.state.records import ConsumerState
 from tests.support.fake_broker import FakeBlock
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from amqp_core.api import Target
 
 LIMIT = 20
 """Of deliveries, on quorum queues of RabbitMQ 4 that are declared without one."""
@@ -33,16 +37,17 @@ class Queue:
         self.now = 1000.0
         self.looks: list[float] = []
         self.asked, self.is_lost = 0, False
+        self.exchanges: set[str] = set()
         self.state = self.process(directory)
         self.state._begun_at = self.now
         identity = Identity(bytes(16), 0, named=False)
         self.state._recognition.add("file", [identity])
         assert self.state._recognition.withholds(identity._replace(deliveries=1), 1)
 
-    def process(self, directory: Path) -> QuorumState:
+    def process(self, directory: Path, *, adopt: bool = False) -> QuorumState:
         """The state as a process has it."""
         consumer = Consumer(
-            consumer_id="me", queue="q", index=0, count=1, spool=str(directory), adopt=False, heartbeat=5
+            consumer_id="me", queue="q", index=0, count=1, spool=str(directory), adopt=adopt, heartbeat=5
         )
         spool = Spool(str(directory), consumer_id="me", queue="q")
         spool.protocol = "0-9-1"
@@ -62,6 +67,14 @@ class Queue:
         self.asked += 1
         if self.is_lost:
             raise ConnectionLost("the broker has given it up")
+
+    def declare_exchange(self, exchange: str, _kind: str, *, durable: bool) -> None:
+        assert durable
+        self.exchanges.add(exchange)
+
+    def query_routes(self, targets: Sequence[Target]) -> Any:
+        answers = [Route(exists=exchange in self.exchanges) for exchange, _ in targets]
+        return SimpleNamespace(answers=lambda: answers)
 
     def redelivered(self, _block: object) -> list[int]:
         return []
@@ -124,3 +137,79 @@ def test_a_process_that_has_lost_its_lock_begins_no_epoch(tmp_path: Path) -> Non
     found = ours._files.latest()
     assert found is not None
     assert (found.epoch, found.serial) == (7, 1)
+
+
+def test_the_state_of_another_broker_is_not_taken(tmp_path: Path) -> None:
+    body = ConsumerState("me", "q", str(tmp_path), epoch=7, instance="ab").dump()
+    one, other = Queue(tmp_path), Queue(tmp_path)
+    one.process(tmp_path).create(body)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(StateError, match="AMQP_CONSUMER_OTHER_BROKER"):
+        other.process(tmp_path).take()
+    assert sorted(tmp_path.iterdir()) == before
+    assert one.process(tmp_path).take() == body
+
+
+def test_a_state_is_adopted_from_another_broker_which_cannot_take_it_back(tmp_path: Path) -> None:
+    state = ConsumerState("me", "q", str(tmp_path), epoch=7, instance="ab")
+    one, other = Queue(tmp_path), Queue(tmp_path)
+    one.process(tmp_path).create(state.dump())
+    adopts = other.process(tmp_path, adopt=True)
+    assert adopts.take() == state.dump()
+    adopts.swap(replace(state, epoch=8).dump())
+    with pytest.raises(StateError, match="AMQP_CONSUMER_OTHER_BROKER"):
+        one.process(tmp_path).take()
+    assert other.process(tmp_path).take() == replace(state, epoch=8).dump()
+
+
+def test_a_query_does_not_go_on_at_another_broker(tmp_path: Path) -> None:
+    """Not even with adoptState=true: what the first broker has not got acknowledged is there."""
+    body = ConsumerState("me", "q", str(tmp_path), epoch=7, instance="ab").dump()
+    one, other = Queue(tmp_path), Queue(tmp_path)
+    state = one.process(tmp_path, adopt=True)
+    state.create(body)
+    state.enter()
+    state.begin(cast("Any", other))
+    with pytest.raises(StateError, match="AMQP_CONSUMER_OTHER_BROKER"):
+        state.take()
+
+
+def test_a_state_of_an_earlier_release_gets_an_anchor(tmp_path: Path) -> None:
+    state = ConsumerState("me", "q", str(tmp_path), epoch=7, instance="ab")
+    one, other = Queue(tmp_path), Queue(tmp_path)
+    one.process(tmp_path).create(state.dump())
+    for path in tmp_path.glob("amqp-spark.state.*"):
+        path.write_bytes(re.sub(rb',"anchor":"[^"]+"', b"", path.read_bytes()))
+    one.exchanges.clear()
+    later = one.process(tmp_path)
+    assert later.take() == state.dump()
+    later.swap(replace(state, epoch=8).dump())
+    with pytest.raises(StateError, match="AMQP_CONSUMER_OTHER_BROKER"):
+        other.process(tmp_path).take()
+
+
+def test_a_start_that_ends_behind_the_anchor_is_followed_by_another_one(tmp_path: Path) -> None:
+    state = ConsumerState("me", "q", str(tmp_path), epoch=7, instance="ab")
+    queue = Queue(tmp_path)
+    queue.is_lost = True
+    with pytest.raises(ConnectionLost):
+        queue.process(tmp_path).create(state.dump())
+    assert queue.exchanges
+    queue.is_lost = False
+    later = queue.process(tmp_path)
+    assert later.take() is None
+    later.create(state.dump())
+    assert queue.process(tmp_path).take() == state.dump()
+
+
+def test_a_process_that_was_replaced_acknowledges_nothing_more(tmp_path: Path) -> None:
+    """Its lock no longer counts: a broker that was partitioned has two, or a user has adopted the state elsewhere."""
+    state = ConsumerState("me", "q", str(tmp_path), epoch=7, instance="ab")
+    one, other = Queue(tmp_path), Queue(tmp_path)
+    ours = one.process(tmp_path)
+    ours.create(state.dump())
+    adopts = other.process(tmp_path, adopt=True)
+    adopts.take()
+    adopts.swap(replace(state, epoch=8).dump())
+    with pytest.raises(StateError, match="AMQP_CONSUMER_REPLACED"):
+        ours.swap(replace(state, sequence=1).dump())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from amqp_spark.spool import state_files
 from amqp_spark.spool.spool import Spool
 from amqp_spark.spool.spooled_record import SpooledRecord
 from amqp_spark.spool.state_files import StateFiles
@@ -80,8 +81,9 @@ def test_what_a_replaced_process_writes_is_not_the_state(spool: Spool) -> None:
     replaced, ours = StateFiles(spool, "state"), StateFiles(spool, "state")
     assert replaced.begin(7, b"a")
     assert ours.begin(8, b"b")
-    replaced.write(7, 1, b"c")
-    assert ours.latest() == (8, 0, b"b")
+    assert replaced.write(7, 1, b"c") == 8, "it is told the later epoch"
+    assert ours.write(8, 1, b"d") == 8
+    assert ours.latest() == (8, 1, b"d")
 
 
 def test_states_of_other_queues_are_others(spool: Spool) -> None:
@@ -96,7 +98,9 @@ def test_the_files_are_not_batches(spool: Spool) -> None:
 
 
 def test_a_record() -> None:
-    record = SpooledRecord(state=b'{"a":1}', doubts={"f": True, "g": False}, recognised=3, alike=4, token="t")
+    record = SpooledRecord(
+        state=b'{"a":1}', doubts={"f": True, "g": False}, recognised=3, alike=4, token="t", anchor="a"
+    )
     assert SpooledRecord.load(record.dump()) == record
 
 
@@ -122,3 +126,25 @@ def test_empty_files_are_skipped(spool: Spool, tmp_path: Path) -> None:
     (tmp_path / "state.0000000008-00000002.json").touch()
     (tmp_path / "state.0000000009-00000000.json").touch()
     assert files.latest() == (8, 1, b"b")
+
+
+def test_an_epoch_whose_first_file_stays_empty_is_begun_again(
+    spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_files, "_EMPTY_SECONDS", 0.0)
+    files = StateFiles(spool, "state")
+    assert files.begin(7, b"a")
+    (tmp_path / "state.0000000008-00000000.json").touch()
+    assert files.begin(8, b"b")
+    assert files.latest() == (8, 0, b"b")
+
+
+def test_an_empty_file_that_gets_its_content_is_of_another_process(
+    spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "state.0000000008-00000000.json"
+    file.touch()
+    monkeypatch.setattr("time.sleep", lambda _: file.write_bytes(b"c"))
+    files = StateFiles(spool, "state")
+    assert not files.begin(8, b"b")
+    assert files.latest() == (8, 0, b"c")

@@ -47,6 +47,7 @@ from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
 from amqp_spark.arrow.decode import EqualMessages
 from amqp_spark.datasource.consumer_setup import DYING_SECONDS
+from amqp_spark.datasource.exactly_once.anchor import Anchor
 from amqp_spark.datasource.exactly_once.recognition import Recognition, Verdict
 from amqp_spark.datasource.exactly_once.return_watch import HEAD, ReturnWatch
 from amqp_spark.datasource.exactly_once.waiting import meanwhile
@@ -153,6 +154,7 @@ class QuorumState:
         """The first messages that were withheld in this session."""
         self._acknowledged_again: Verdict | None = None
         """Carried out; its doubts end if nothing that has come before the barrier shows that this was in vain."""
+        self._anchor = Anchor(consumer)
         self._dropped = 0
         """Messages that were dropped for good, since :meth:`take_dropped`."""
         self.recognised = self.alike = 0
@@ -201,16 +203,15 @@ class QuorumState:
         """Read the state; ``None`` if there never was one.
 
         Raises:
-            StateError: another process has written it after this one.
+            StateError: another process has written it after this one; or it belongs to another broker.
         """
         found = meanwhile(self._session, self._files.latest)
         if found is None:
             return None
         record = loaded(self._names, SpooledRecord.load, found.content)
         if self._has_begun and record.token != self._token:  # the states of two processes may be equal
-            raise StateError(
-                SparkCondition.CONSUMER_REPLACED(consumer=self._shown, found=found.epoch, ours=self._epoch)
-            )
+            raise self._replaced(found.epoch)
+        self._anchor.check(self._session, record.anchor, adopt=self._consumer.adopt and not self._has_begun)
         self._epoch, self._serial, self.body = found.epoch, found.serial, record.state
         if not self._read:
             self._doubts, self._recorded = dict(record.doubts), dict(record.doubts)
@@ -409,20 +410,33 @@ class QuorumState:
 
     def _write(self, body: bytes, doubts: dict[str, bool]) -> None:
         epoch = ConsumerState.load(body).epoch
+        begins = epoch != self._epoch
+        if begins:
+            self._anchor.declare(self._session)
         record = SpooledRecord(
-            state=body, doubts=doubts, recognised=self.recognised, alike=self.alike, token=self._token
+            state=body,
+            doubts=doubts,
+            recognised=self.recognised,
+            alike=self.alike,
+            token=self._token,
+            anchor=self._anchor.name,
         )
         content = record.dump()
-        if epoch != self._epoch:
+        if begins:
             # The answer proves that the lock was held when the state was read, however long this process was suspended.
             self._session.sync()
             if not meanwhile(self._session, lambda: self._files.begin(epoch, content)):
-                raise StateError(SparkCondition.CONSUMER_REPLACED(consumer=self._shown, found=epoch, ours=self._epoch))
+                raise self._replaced(epoch)
             self._epoch, self._serial = epoch, 0
         # Also behind the first file: the second one decides where a file cannot be created exclusively.
-        meanwhile(self._session, lambda: self._files.write(epoch, self._serial + 1, content))
+        latest = meanwhile(self._session, lambda: self._files.write(epoch, self._serial + 1, content))
+        if latest > epoch:
+            raise self._replaced(latest)
         self._serial += 1
         self.body, self._recorded = body, dict(doubts)
+
+    def _replaced(self, epoch: int) -> StateError:
+        return StateError(SparkCondition.CONSUMER_REPLACED(consumer=self._shown, found=epoch, ours=self._epoch))
 
     def _identities(self, file: str, checksum: str) -> list[Identity | None]:
         spooled = self._spool.read(file, checksum)

@@ -174,6 +174,9 @@ class FakeClient:
             assert self.broker.locks.pop(queue) is self
             self.broker.changed.notify_all()
 
+    def declare_exchange(self, exchange: str, kind: str, *, durable: bool = False) -> None:
+        raise NotImplementedError("the fake broker has the state of a consumer in a queue, as brokers of 0-10 have it")
+
     def bind(self, queue: str, exchange: str, binding_key: str) -> None:
         self.command("bind")
         self.broker.bindings.add((queue, exchange, binding_key))
