@@ -291,6 +291,13 @@ class SparkCondition(Condition):
         "The state queue {queue!r} of {owner} was deleted, so it is unknown which rows of a repeated batch were "
         "published.",
         "Read docs/operations.md; {tool} lets the next batch begin anew, and may cause duplicates.")
+    WRITER_OTHER_BROKER = (
+        "transactionalId {writer!r}: the connection broke after batch {batch} was decided, and the broker of the next "
+        "connection does not know the decision.",
+        "Let option 'url' name one broker or cluster, and start the query again when the one of before can be "
+        "reached: it completes the batch.",
+        "Rows of the batch may be published there already. At another broker the batch would be published as a whole, "
+        "perhaps for the second time.")
     STATE_FOREIGN = (
         "The state queue {queue!r} is that of {found}, not of {owner}.",
         "Remove the message that was copied or moved there; nothing was changed, and {tool} shows the state.")

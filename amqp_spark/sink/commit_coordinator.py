@@ -16,7 +16,7 @@ from amqp_spark.connect import require_prepared_transactions
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import StateError, UnsupportedModeError
 from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
-from amqp_spark.sink.commit_protocol import CommitProtocol
+from amqp_spark.sink.commit_protocol import CommitProtocol, Progress
 from amqp_spark.sink.connections import shared
 from amqp_spark.sink.prepared_transactions import FailedBatch, Raced
 from amqp_spark.state.names import WRITER, Names
@@ -194,12 +194,12 @@ class CommitCoordinator:
         lists_lost = 0
         user = f"transactionalId {self._options.transactional_id!r}"
         policy = RetryPolicy(user, most, self._options.retry_max_delay, _log)
-        committed: set[str] = set()
+        progress = Progress()
         while True:
             lease: Lease | None = None
             try:
                 lease, queue = self._locked(lock_timeout)
-                protocol = CommitProtocol(lease.client, queue, self._options, committed)
+                protocol = CommitProtocol(lease.client, queue, self._options, progress)
                 result = work(protocol)
             except BaseException as error:
                 if lease is not None:

@@ -11,7 +11,7 @@ There are three sources of information, each authoritative for one question:
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import AmqpError, UnauthorizedAccess
@@ -44,18 +44,33 @@ MOST_PAST: Final = 100
 """Number of earlier queries that are remembered."""
 
 
+@dataclass(slots=True)
+class Progress:
+    """What was done so far for one batch, over all connections.
+
+    Attributes:
+        before: the state before the decision.
+        decided: the decision, once it was sent; the broker may or may not have it.
+        committed: xids of branches whose commit the broker has confirmed.
+    """
+
+    before: WriterState | None = None
+    decided: WriterState | None = None
+    committed: set[str] = field(default_factory=set)
+
+
 class CommitProtocol:
     """The protocol on one connection: the client holds the lock, and ``queue`` holds its state. Do not use it after an
-    error of the client. ``committed``: xids of branches whose commit the broker has confirmed, also on earlier
-    connections; extended here."""
+    error of the client. ``progress``: on earlier connections; extended here."""
 
-    def __init__(self, client: Client, queue: StateQueue, options: SinkOptions, committed: set[str]) -> None:
+    def __init__(self, client: Client, queue: StateQueue, options: SinkOptions, progress: Progress) -> None:
         assert options.transactional_id is not None
         self._client = client
         self._queue = queue
         self._writer = options.transactional_id
         self._timeout = options.transaction_timeout
-        self._committed = committed
+        self._progress = progress
+        self._committed = progress.committed
         self._branches = PreparedTransactions(client, self._writer)
         self._markers = Markers(client, queue.names)
         self._refuse = CommitErrors(queue.names)
@@ -73,6 +88,7 @@ class CommitProtocol:
         query_id = self._query_id(tasks, batch)
         self._branches.allow_silence_for(task.rows for task in branches)
         state = self._state(create=bool(branches))
+        self._check_same_broker(state)
         if state is None:
             return True
         if state.state == OPEN:
@@ -81,6 +97,12 @@ class CommitProtocol:
                 self._branches.listed()
                 self._renew(repeated)
             state = self._finish(state, {each.partition: each for each in repeated})
+        if not state.query_id and batch > 0 and query_id != BATCH_WRITES:
+            _log.warning(
+                "transactionalId %r: the broker knows no batch of it, and this query begins there with batch %d. If "
+                "its latest batch went to another broker, or with another guarantee, look whether it came twice",
+                self._writer, batch,
+            )  # fmt: skip
         if query_id == state.query_id:
             if batch < state.batch:
                 raise self._refuse.gone_back(state, batch)
@@ -153,6 +175,7 @@ class CommitProtocol:
                 )
             if not create:
                 return None
+            self._check_same_broker(None)
             body = WriterState(self._writer).dump()
             self._queue.create(body)
         state = loaded(self._queue.names, WriterState.load, body)
@@ -165,6 +188,16 @@ class CommitProtocol:
         if not self._kept and not state.query_id and self._markers.exist():  # nothing was decided yet
             self._keep()  # if it is missing, it was deleted: every task with rows has declared it
         return state
+
+    def _check_same_broker(self, state: WriterState | None) -> None:
+        """Check that the broker knows a decision that was sent on an earlier connection, or what was there before it:
+        a list of hosts may name several brokers."""
+        sent = self._progress.decided
+        if sent is None or state == self._progress.before:
+            return
+        known = {} if state is None else {**state.past, state.query_id: state.batch}
+        if known.get(sent.query_id, -1) < sent.batch:
+            raise StateError(SparkCondition.WRITER_OTHER_BROKER(writer=self._writer, batch=sent.batch))
 
     def _keep(self) -> None:
         self._markers.keep()
@@ -212,6 +245,7 @@ class CommitProtocol:
             if query_id != BATCH_WRITES and not self._queue.marked(key):
                 self._queue.mark(key)
         decided = WriterState(self._writer, query_id, batch, OPEN, tuple(chosen), past)
+        self._progress.before, self._progress.decided = state, decided
         self._queue.swap(decided.dump(), sent=lambda: crashpoints.reached(crashpoints.DECISION_SENT))
         crashpoints.reached(crashpoints.DECISION_COMMITTED)
         if state.query_id not in {"", BATCH_WRITES, query_id}:

@@ -20,6 +20,7 @@ from tests.spark.commit_support import NAMES, WriterBroker, driver
 
 if TYPE_CHECKING:
     from amqp_core.address import ConnectOptions
+    from amqp_core.api import Client
     from amqp_core.errors import AmqpError
 
 
@@ -319,6 +320,42 @@ def test_lost_connections_are_made_again_until_it_is_too_often(fake: WriterBroke
     assert fake.prepared == {}
     is_decided = call in {"commit", "swap done"}
     assert (fake.writer.batch, fake.writer.state) == (1 if is_decided else 0, DONE)
+
+
+@pytest.mark.parametrize("known", ["nothing", "another query", "a batch before"])
+@pytest.mark.parametrize("call", ["swap open", "commit", "swap done"])
+def test_a_decision_is_not_made_again_at_another_broker(
+    fake: WriterBroker, monkeypatch: pytest.MonkeyPatch, call: str, known: str
+) -> None:
+    """The broker before may have published the batch: so the error must not say that nothing was committed."""
+    other = WriterBroker()
+    assert driver(fake).commit([fake.task(3)], 3)
+    if known == "another query":
+        other.writer = WriterState("w", "z", 9)
+    elif known == "a batch before":
+        assert driver(other).commit([other.task(2)], 2)
+    task = fake.task(4)
+    fake.fails[call] = [ConnectionLost("cut")]
+    brokers = iter([fake.connect, other.connect])
+
+    def connect(options: ConnectOptions) -> Client:
+        return next(brokers)(options)
+
+    monkeypatch.setattr(fake, "connect", connect)
+    with pytest.raises(StateError, match=r"AMQP_WRITER_OTHER_BROKER.*batch 4"):
+        driver(fake).commit([task], 4)
+    assert task.xid not in other.visible
+
+
+def test_a_query_that_begins_with_a_later_batch_is_a_warning(
+    fake: WriterBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert driver(fake).commit([fake.task(0)], 0)
+    assert driver(fake).commit([fake.task(1)], 1)
+    assert "begins there" not in caplog.text
+    other = WriterBroker()
+    assert driver(other).commit([other.task(2)], 2)
+    assert "the broker knows no batch of it, and this query begins there with batch 2" in caplog.text
 
 
 def test_what_will_not_get_better_is_not_tried_again(fake: WriterBroker) -> None:
