@@ -18,11 +18,11 @@ from amqp_spark.datasource.second_count import SecondCount
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from amqp_core.address import ConnectOptions
     from amqp_core.api import Block, Client, QueueInfo, Subscription
     from amqp_spark.connect import Connector
     from amqp_spark.datasource.flow_control import FlowControl
     from amqp_spark.datasource.receive_buffer import ReceiveBuffer
-    from amqp_spark.host_order import HostOrder
     from amqp_spark.options import SourceOptions
 
 _log = logging.getLogger(__name__)
@@ -51,6 +51,10 @@ class Consumer(Protocol):
     has_credit: bool
     flow: FlowControl
 
+    @property
+    def beside_options(self) -> ConnectOptions:
+        """Options for another connection to the host of this one. Any thread."""
+
     def ask_end(self, client: Client, subscription: Subscription | None = None) -> int | None:
         """Ask the broker for the number of messages that the consumer does not hold; None if not known.
 
@@ -78,16 +82,13 @@ class AvailableNow:
         ending: the present session takes no more messages than those under way.
     """
 
-    def __init__(
-        self, consumer: Consumer, options: SourceOptions, held: ReceiveBuffer, hosts: HostOrder, connector: Connector
-    ) -> None:
+    def __init__(self, consumer: Consumer, options: SourceOptions, held: ReceiveBuffer, connector: Connector) -> None:
         self.bounded = self.exhausted = self.ending = False
         self._consumer = consumer
         self._options = options
         self._buffer = held.buffers[consumer.queue]
         self._lock = held.changed
         self._clock = held.clock
-        self._hosts = hosts
         self._connector = connector
         self._detector = DrainDetector(consumer.queue, selector=options.selector is not None, clock=held.clock)
         self._second_count = SecondCount(consumer.queue)
@@ -211,8 +212,7 @@ class AvailableNow:
             self._second_count.begin(self._connect_beside, partial(self._counted_apart, self._buffer.incarnation))
 
     def _connect_beside(self) -> Client:
-        """Another client, to the same host: on another one the queue may be another one. On any thread."""
-        return self._connector(self._hosts.only_current(self._options.connect_options()))
+        return self._connector(self._consumer.beside_options)
 
     def _counted_apart(self, incarnation: int, other: Client, info: QueueInfo | None) -> Callable[[], None]:
         """Take the answer to a second count, on its thread, with the position that it belongs to; return what the

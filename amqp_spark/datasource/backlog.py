@@ -1,7 +1,8 @@
 """Ask the broker how many messages are left in the queues, on a separate connection.
 
-On a connection that receives, the answer would arrive after all transfers that are under way. The connection is opened
-when it is first needed, then kept. Nothing depends on it: while it fails, the last known backlog is reported.
+On a connection that receives, the answer would arrive after all transfers that are under way. The connection goes to
+the same host, since another one of the list may be another broker. It is opened when it is first needed, then kept.
+Nothing depends on it: while it fails, the last known backlog is reported.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING, Final
 from amqp_core.errors import AmqpError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from amqp_core.address import ConnectOptions
     from amqp_core.api import Client
     from amqp_spark.connect import Connector
     from amqp_spark.datasource.queue_consumer import QueueConsumer
     from amqp_spark.datasource.receive_buffer import ReceiveBuffer
+
+    Hosts = tuple[tuple[str, int], ...]
 
 _log = logging.getLogger(__name__)
 
@@ -32,14 +34,12 @@ SERVICE_SECONDS: Final = 0.5
 class BacklogSurvey:
     """A thread that asks for the backlog of all queues of a query, every :data:`SURVEY_SECONDS` while Spark calls."""
 
-    def __init__(
-        self, consumers: Sequence[QueueConsumer], held: ReceiveBuffer, options: ConnectOptions, connector: Connector
-    ) -> None:
+    def __init__(self, consumers: Sequence[QueueConsumer], held: ReceiveBuffer, connector: Connector) -> None:
         self._consumers = consumers
         self._held = held
-        self._options = options
         self._connector = connector
-        self._client: Client | None = None
+        self._clients: dict[Hosts, Client] = {}
+        """By the hosts that they could connect to: one, unless the consumers are connected to several."""
         self._seen_call = held.last_call
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="amqp-backlog", daemon=True)
@@ -63,31 +63,29 @@ class BacklogSurvey:
                 self._seen_call = self._held.last_call
                 self._try(self._survey)
             else:  # also while Spark does not call because a batch takes long
-                self._try(_service)
+                self._try(self._service)
         self._close()
 
-    def _try(self, what: Callable[[Client | None], None]) -> None:
+    def _try(self, what: Callable[[], None]) -> None:
         try:
-            what(self._client)
+            what()
         except AmqpError as error:
             _log.info("the query for the backlog of the queues failed: %s", error)
             self._close()
 
-    def _survey(self, client: Client | None) -> None:
-        consumers = [consumer for consumer in self._consumers if consumer.connected]
-        if not consumers:
-            return
-        if client is None:
-            client = self._client = self._connector(self._options)
-        for consumer in consumers:
+    def _survey(self) -> None:
+        asked = [(consumer, consumer.beside_options) for consumer in self._consumers if consumer.connected]
+        self._close(but={options.hosts for _, options in asked})
+        for consumer, options in asked:
+            client = self._clients.get(options.hosts)
+            if client is None:
+                client = self._clients[options.hosts] = self._connector(options)
             consumer.surveyed(client.query_queue(consumer.queue), counts_held=client.capabilities.counts_held_messages)
 
-    def _close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+    def _service(self) -> None:
+        for client in self._clients.values():
+            client.service()
 
-
-def _service(client: Client | None) -> None:
-    if client is not None:
-        client.service()
+    def _close(self, *, but: Collection[Hosts] = ()) -> None:
+        for hosts in [hosts for hosts in self._clients if hosts not in but]:
+            self._clients.pop(hosts).close()

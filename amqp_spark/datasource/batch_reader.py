@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from amqp_spark.options import SourceOptions
 
 QUIET_SECONDS: Final = 0.1
+EMPTY_ROUNDS: Final = 2
+"""Consecutive empty answers that prove the end: Broker-J may end one early while others consume from the queue."""
 ROUND_BYTES: Final = 16 << 20
 """Bytes of transfers that a browser requests before it decodes those received."""
 
@@ -107,10 +109,11 @@ def _count(client: Client, queue: str, options: SourceOptions) -> int | None:
 
 
 def _browse(subscription: Subscription, count: int | None) -> Iterator[Sequence[Block]]:
-    """Grant credit in rounds until the count is reached or a probe shows the end of the queue."""
+    """Grant credit in rounds until the count is reached or probes show the end of the queue."""
     left = count
     window = CreditWindow()
-    while left is None or left > 0:
+    empty = 0
+    while (left is None or left > 0) and empty < EMPTY_ROUNDS:
         credit = max(1, window.wanted(ROUND_BYTES))
         if left is not None:
             credit = min(credit, left)
@@ -119,8 +122,7 @@ def _browse(subscription: Subscription, count: int | None) -> Iterator[Sequence[
         if not blocks:
             subscription.probe()
             blocks = subscription.take_blocks(0)
-        if not blocks:
-            return
+        empty = 0 if blocks else empty + 1
         while blocks:
             for block in blocks:
                 window.arrived(len(block.ends), block.largest)

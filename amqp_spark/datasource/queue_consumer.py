@@ -35,6 +35,7 @@ from amqp_spark.timeouts import accept_timeout
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from amqp_core.address import ConnectOptions
     from amqp_core.api import Block, Client, QueueInfo, Subscription
     from amqp_spark.connect import Connector
     from amqp_spark.datasource.flow_control import FlowControl
@@ -88,7 +89,7 @@ class QueueConsumer:
         self._thread = threading.Thread(target=self._run, name=f"amqp-receive-{queue}", daemon=True)
         self._wakes = 0
         self._protocol = "0-10"
-        self._available_now = AvailableNow(self, options, held, self._hosts, connector)
+        self._available_now = AvailableNow(self, options, held, connector)
         self._looks_deleted = False
         self._settler = Settler(self.counters, accepts=options.accepts)
         self._others: int | None = None
@@ -107,6 +108,11 @@ class QueueConsumer:
         """Position up to which the broker has completed settlements; transfers beyond it may be redelivered."""
 
         held.wake[queue] = self.wake
+
+    @property
+    def beside_options(self) -> ConnectOptions:
+        """Options for another connection to the host of this one: another host may be another broker. Any thread."""
+        return self._hosts.only_current(self._options.connect_options())
 
     @property
     def caught_up(self) -> bool:
@@ -140,7 +146,7 @@ class QueueConsumer:
     def surveyed(self, info: QueueInfo | None, *, counts_held: bool) -> None:
         """Record the answer to a queue query on another connection; ``None``: there is no such queue."""
         if info is None:
-            # it may be another broker of the host list, so this session asks again
+            # it may be another broker, after a redirection, so this session asks again
             self._looks_deleted = True
             self.wake()
             return

@@ -52,7 +52,7 @@ class Receiver:
             QueueConsumer(queue, options, held, connector, None if owners is None else owners(queue, held))
             for queue in queues
         ]
-        self._survey = BacklogSurvey(self.consumers, held, options.connect_options(), connector)
+        self._survey = BacklogSurvey(self.consumers, held, connector)
         self._lock = self.held.changed
         self._clock = clock
         self._turn = 0

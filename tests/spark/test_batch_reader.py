@@ -81,6 +81,14 @@ def test_a_queue_that_shrank_ends_by_a_flush_round(fake: FakeBroker) -> None:
     assert sum(batch.num_rows for batch in reader.read(partition)) == 9
 
 
+def test_an_answer_that_ends_early_is_not_the_end(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    take, empty = FakeSubscription.take_blocks, [True, True]  # in the first round, and behind its probe
+    monkeypatch.setattr(FakeSubscription, "take_blocks", lambda *given: [] if empty and empty.pop() else take(*given))
+    fake.early_flushes = 1
+    fake.publish("q", *[b"a"] * 10)
+    assert len(rows(make(fake))) == 10
+
+
 def test_an_empty_queue_and_one_that_is_not_there(fake: FakeBroker) -> None:
     assert rows(make(fake)) == []
     with pytest.raises(NotFound, match=r"Queue 'nowhere' does not exist on virtual host '.*'\. Create it\.$"):

@@ -19,6 +19,9 @@ from tests.support.process import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from amqp_core.address import ConnectOptions
+    from amqp_core.api import Client
+
 
 def options(*queues: str, **given: object) -> SourceOptions:
     names = ",".join(queues or ("q",))
@@ -197,10 +200,30 @@ def test_a_survey_that_fails_costs_nothing_but_the_backlog(fake: FakeBroker, mak
 
 
 @pytest.mark.usefixtures("surveys")
+def test_the_backlog_is_asked_for_where_messages_are_received(
+    fake: FakeBroker, make: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failover the first host of the list may be another broker, or none."""
+    connect, tried = fake.connect, []
+
+    def connected(options: ConnectOptions) -> Client:
+        tried.append(options.hosts)
+        return connect(options)
+
+    monkeypatch.setattr(fake, "connect", connected)
+    receiver = make(url="amqp://first,fake")
+    receiver.start()
+    fake.wait(lambda: receiver.consumers[0].connected)
+    receiver.touch()
+    fake.wait(lambda: len(tried) > 1)
+    assert tried == [(("first", 5672), ("fake", 5672)), (("fake", 5672),)]
+
+
+@pytest.mark.usefixtures("surveys")
 def test_another_broker_that_does_not_know_the_queue_ends_nothing(
     fake: FakeBroker, make: Callable[..., Receiver]
 ) -> None:
-    """Of a host list the survey may reach another broker than the receiving session."""
+    """A broker that redirects may have sent the survey to another one than the receiving session."""
     receiver = make()
     receiver.start()
     fake.wait(lambda: receiver.consumers[0].connected)
