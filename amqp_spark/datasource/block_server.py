@@ -8,6 +8,7 @@ Protocol, all numbers big-endian. The executor connects, sends one request, read
     answer:   status u8 | status OK and FETCH: chunks, each size u32 + count u32 + count ends u32
                           + protocol of the broker u16 + UTF-8 + frames,
                           ended by a size of 0; a size of 2^32-1 and text u16 + UTF-8 revoke the chunks sent
+                        | status WAITING: the answer follows later; sent again while it does not
                         | other status: text u16 + UTF-8
 
 The token is random per query and compared in constant time; a request without it gets no answer. Only planned ranges
@@ -16,6 +17,9 @@ on this machine.
 
 A connection must send the token within a second. The number of connections that have not sent it is limited: a new one
 replaces the oldest. So idle connections block no executor, and an executor whose connection was replaced tries again.
+
+So many ranges are served at a time; further requests for one wait, however long the others take. A report of rejects
+does not wait: the task that sends it may have a range half read.
 """
 
 from __future__ import annotations
@@ -48,11 +52,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAGIC: Final = b"AMQPPULL"
-_VERSION: Final = 4
+_VERSION: Final = 5
 _FETCH: Final = 1
 _REJECT: Final = 2
 _OK: Final = 0
 _REFUSED: Final = 1
+_WAITING: Final = 2
 _TOKEN_BYTES: Final = 32
 _HEAD: Final = struct.Struct(f">8sBB{_TOKEN_BYTES}sQH")
 _U16: Final = struct.Struct(">H")
@@ -60,13 +65,14 @@ _U32: Final = struct.Struct(">I")
 _RANGE: Final = struct.Struct(">QQ")
 _PART: Final = struct.Struct(">II")
 _MAX_REQUEST: Final = 1 << 20
-_MAX_CONNECTIONS: Final = 256  # that have sent the token; further ones wait
+_MAX_FETCHES: Final = 256  # that are served at a time; further ones wait
 _MAX_STRANGERS: Final = 64  # that have not sent it
 _MAX_POSITIONS: Final = 100_000  # of one REJECT request; more are sent in several
 _CONNECT_SECONDS: Final = 10.0
 _READ_SECONDS: Final = 600.0  # the reader may have to wait for a broker that commits (timeouts.LONGEST_ACCEPTS_SECONDS)
 _TOKEN_SECONDS: Final = 1.0  # for the token to arrive, TLS included
 _SERVE_SECONDS: Final = 120.0  # for the rest of a request to arrive
+_WAITING_SECONDS: Final = 60.0  # between two signs that a request waits; less than _READ_SECONDS
 _ATTEMPTS: Final = 6  # of an executor whose connection ended before an answer
 _PAUSE_SECONDS: Final = 0.02  # before the second of them; doubles
 _ACCEPT_PAUSE_SECONDS: Final = 0.1  # while the system has no resources for another connection
@@ -129,7 +135,7 @@ class BlockServer:
         actual = int(self._socket.getsockname()[1])
         self.endpoint = Endpoint(advertise, actual, secrets.token_bytes(_TOKEN_BYTES), fingerprint)
         self._strangers = _Strangers(_MAX_STRANGERS)
-        self._slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._slots = threading.BoundedSemaphore(_MAX_FETCHES)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._accept, name="amqp-pull", daemon=True)
         self._thread.start()
@@ -176,12 +182,22 @@ class BlockServer:
             finally:
                 self._strangers.leave(guard)
             connection.settimeout(_SERVE_SECONDS)
-            with self._slots:
-                self._answer(connection, head, _receive(connection, size - _HEAD.size))
+            body = _receive(connection, size - _HEAD.size)
+            with self._slot(connection) if head[0] == _FETCH else contextlib.nullcontext():
+                self._answer(connection, head, body)
         except (OSError, _BadRequest) as error:
             _log.debug("a pull request ended early: %s", error)
         finally:
             connection.close()
+
+    @contextlib.contextmanager
+    def _slot(self, connection: socket.socket) -> Iterator[None]:
+        while not self._slots.acquire(timeout=_WAITING_SECONDS):
+            connection.sendall(bytes((_WAITING,)))
+        try:
+            yield
+        finally:
+            self._slots.release()
 
     def _answer(self, connection: socket.socket, head: tuple[int, int, int], body: bytes) -> None:
         operation, epoch, queue, rest = _request(head, body)
@@ -359,7 +375,9 @@ def _ask(
 
 
 def _check_status(stream: _Stream) -> None:
-    if _read(stream, 1)[0] != _OK:
+    while (status := _read(stream, 1)[0]) == _WAITING:
+        pass
+    if status != _OK:
         raise _refused(stream)
 
 

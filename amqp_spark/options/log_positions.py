@@ -81,4 +81,5 @@ def _position(value: object) -> Position:
             raise ValueError(value)
         return number
     when = datetime.fromisoformat(text)
-    return Since(int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()))
+    seconds = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    return Since(max(0, int(seconds)))  # the wire has no time before 1970, and no stream either

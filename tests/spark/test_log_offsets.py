@@ -69,6 +69,7 @@ def options(**given_options: Any) -> SourceOptions:
         ("12", 12, 12),
         ("2026-11-24T09:30:00Z", Since(1_795_512_600), Since(1_795_512_600)),
         ("2026-11-24T10:30:00+01:00", Since(1_795_512_600), Since(1_795_512_600)),
+        ("1953-01-01T00:00:00Z", Since(0), Since(0)),  # no stream has a message from before
         ('{"a": 5}', 5, Edge.LATEST),
         ('{"a": -2, "b": "-1"}', Edge.EARLIEST, Edge.LATEST),
         ('{"a": "earliest", "b": "2026-11-24 09:30:00"}', Edge.EARLIEST, Since(1_795_512_600)),
