@@ -28,6 +28,13 @@ PARENT_CHECK_SECONDS: Final = 1.0
 STOPPING_SECONDS: Final = 15.0
 """How long a reader that is stopping may outlive its parent."""
 
+_MAIN_CLASS: Final = re.compile(r"(?:[\w$]+\.)*(?:SparkSubmit|ApplicationMaster)")
+"""Main classes of a driver with options of Spark; ``ApplicationMaster`` is the one of YARN's cluster mode."""
+
+_SWITCHES: Final = frozenset({"--load-spark-defaults", "--supervise", "--verbose", "-v", "--usage-error", "-server"})
+_JOINED: Final = ("-D", "-X", "-javaagent:", "-agentlib:", "-agentpath:", "-ea", "-da", "-esa", "-dsa")
+"""Beginnings of options of Java that have no further word: they occur before a main class that is not Spark's."""
+
 _ENCRYPTED: Final = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncryption", "spark.ssl.enabled",
                      "spark.ssl.rpc.enabled", "spark.io.encryption.enabled")  # fmt: skip
 
@@ -112,7 +119,8 @@ def _unescaped(text: str) -> str:
 
 
 def parse_command(words: list[str]) -> dict[str, str]:
-    """Parse ``--conf key=value``, ``--master m`` and ``-Dspark.key=value`` of a driver's command line."""
+    """Parse ``--conf key=value``, ``--master m`` and ``-Dspark.key=value`` of a driver's command line, without the
+    arguments of the job's own program."""
     settings = {}
     for name, value in _options(words):
         if name in {"--conf", "-c"} and "=" in value:
@@ -126,13 +134,25 @@ def parse_command(words: list[str]) -> dict[str, str]:
 
 
 def _options(words: list[str]) -> list[tuple[str, str]]:
-    """The words that begin with a dash, each with its value: the text after ``=``, or the next word."""
-    found = []
-    for word, following in zip(words, [*words, ""][1:], strict=True):
+    """The options of Java and Spark, each with its value: the text after ``=``, or the next word.
+
+    They end at the job's own program: what follows belongs to the job, which may have options of the same names. So a
+    value is skipped, and what is no option ends the search, but for the name of Java and of Spark's main class.
+    """
+    main = next((at for at, word in enumerate(words) if _MAIN_CLASS.fullmatch(word)), 0)
+    java = [(name, value) for name, _, value in (word.partition("=") for word in words[:main]) if name.startswith("-D")]
+    rest = iter(words[main:] if words and words[main].startswith("-") else words[main + 1 :])
+    return java + list(_leading_options(rest))
+
+
+def _leading_options(words: Iterator[str]) -> Iterator[tuple[str, str]]:
+    for word in words:
+        if not word.startswith("-"):
+            return
         name, equals, value = word.partition("=")
-        if word.startswith("-"):
-            found.append((name, value if equals else following))
-    return found
+        if not equals and name not in _SWITCHES and not name.startswith(_JOINED):
+            value = next(words, "")
+        yield name, value
 
 
 def is_encrypted(settings: Mapping[str, str]) -> bool:

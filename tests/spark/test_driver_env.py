@@ -39,6 +39,40 @@ def test_a_value_may_stand_behind_an_equals_sign_of_the_option() -> None:
     assert parse_command(words) == {"spark.a": "b=c", "spark.master": "yarn", "spark.d": "e"}
 
 
+OWN = "--conf spark.a=own --master=local[2] --master local -Dspark.b=own --properties-file own.conf"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "java -Xmx1g org.apache.spark.deploy.SparkSubmit --master yarn --verbose --conf spark.a=b job.py",
+        "java --add-opens x/y=ALL SparkSubmit --supervise --master yarn --conf=spark.a=b --py-files --conf local:///j.jar",
+        "java -Dspark.master=yarn -ea -server -cp x:y -XX:+UseG1GC -Dspark.a=b com.example.Main",
+        "java -Dx=y.SparkSubmit -Dspark.master=yarn -Dspark.a=b com.example.Main",
+        "/jdk/bin/java -Dspark.master=yarn -Dspark.a=b org.apache.spark.deploy.worker.DriverWrapper",
+    ],
+)
+def test_the_arguments_of_the_job_are_no_settings_of_spark(command: str, tmp_path: Path) -> None:
+    written(tmp_path / "own.conf", "spark.a own\n")
+    assert parse_command([*command.split(), *OWN.split()]) == {"spark.master": "yarn", "spark.a": "b"}
+    assert read_settings([*command.split(), *OWN.split()], {}, tmp_path) == {"spark.master": "yarn", "spark.a": "b"}
+
+
+def test_the_arguments_of_the_job_are_no_settings_of_spark_in_the_cluster_mode_of_yarn(tmp_path: Path) -> None:
+    file = written(tmp_path / "spark.conf", "spark.ssl.enabled true\n")
+    arguments = [word for argument in OWN.split() for word in ("--arg", argument)]
+    command = ["java", "-Dspark.x=y", "org.apache.spark.deploy.yarn.ApplicationMaster", "--primary-py-file", "job.py"]
+    settings = read_settings([*command, *arguments, "--properties-file", str(file)], {}, tmp_path)
+    assert settings == {"spark.x": "y", "spark.ssl.enabled": "true"}
+
+
+def test_an_own_file_of_the_job_leaves_the_settings_and_so_the_encryption(tmp_path: Path) -> None:
+    written(tmp_path / "conf" / "spark-defaults.conf", "spark.network.crypto.enabled true\n")
+    environment = {"SPARK_CONF_DIR": str(tmp_path / "conf")}
+    command = ["java", "SparkSubmit", "--master", "local[2]", "job.py", *OWN.split()]
+    assert pull_place(read_settings(command, environment, tmp_path), None).encrypt
+
+
 def test_a_file_of_settings_is_read_as_java_reads_it() -> None:
     text = (
         "# comment\n"
