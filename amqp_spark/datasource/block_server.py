@@ -66,6 +66,7 @@ _RANGE: Final = struct.Struct(">QQ")
 _PART: Final = struct.Struct(">II")
 _MAX_REQUEST: Final = 1 << 20
 _MAX_FETCHES: Final = 256  # that are served at a time; further ones wait
+_BACKLOG: Final = 128
 _MAX_STRANGERS: Final = 64  # that have not sent it
 _MAX_POSITIONS: Final = 100_000  # of one REJECT request; more are sent in several
 _CONNECT_SECONDS: Final = 10.0
@@ -272,13 +273,28 @@ def _listen(bind: str, port: int) -> socket.socket:
     deadline = time.monotonic() + PORT_SECONDS
     while True:
         try:
-            family = socket.getaddrinfo(bind or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-            return socket.create_server((bind, port), family=family, backlog=128)
+            return _listen_on(bind, port) if bind else _listen_everywhere(port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE and port and time.monotonic() < deadline:
                 time.sleep(_PORT_PAUSE_SECONDS)
                 continue
             raise _not_listening(bind, port, error) from error
+
+
+def _listen_on(bind: str, port: int) -> socket.socket:
+    family = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+    return socket.create_server((bind, port), family=family, backlog=_BACKLOG)
+
+
+def _listen_everywhere(port: int) -> socket.socket:
+    """Listen on all addresses, of IPv6 and of IPv4: executors take whichever the driver's name has for them."""
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
+        except OSError as error:
+            if error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
+                raise
+    return socket.create_server(("", port), family=socket.AF_INET, backlog=_BACKLOG)  # IPv6 is turned off here
 
 
 def _not_listening(bind: str, port: int, error: OSError) -> TransferError:

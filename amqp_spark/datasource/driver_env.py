@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from amqp_core import address
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -37,6 +39,9 @@ _JOINED: Final = ("-D", "-X", "-javaagent:", "-agentlib:", "-agentpath:", "-ea",
 
 _ENCRYPTED: Final = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncryption", "spark.ssl.enabled",
                      "spark.ssl.rpc.enabled", "spark.io.encryption.enabled")  # fmt: skip
+
+
+_NEVER_ASSIGNED: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))  # RFC 5737, RFC 3849
 
 
 def spark_settings() -> dict[str, str]:
@@ -162,21 +167,39 @@ def is_encrypted(settings: Mapping[str, str]) -> bool:
 
 def driver_host(settings: Mapping[str, str]) -> str:
     """The address at which executors reach this machine."""
-    if settings.get("spark.master", "").startswith("local"):
-        return "127.0.0.1"  # local and local-cluster: all executors are on this machine
-    known = settings.get("spark.driver.host") or os.environ.get("SPARK_LOCAL_IP")
-    return known or _own_address()
+    if _is_local(settings):
+        return "127.0.0.1"
+    known = (settings.get("spark.driver.host"), os.environ.get("SPARK_LOCAL_IP"))
+    hosts = [without_brackets(host) for host in known if host]
+    return next((host for host in hosts if not _is_wildcard(host)), None) or own_address()
+
+
+def without_brackets(host: str) -> str:
+    """The host as a connection takes it: Spark wants an address of IPv6 in brackets."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def _is_local(settings: Mapping[str, str]) -> bool:
+    return settings.get("spark.master", "").startswith("local")  # and local-cluster: executors are on this machine
+
+
+def _is_wildcard(host: str) -> bool:
+    """Whether an address stands for all of a machine; nobody can connect to it from elsewhere."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def bind_address(host: str) -> str:
     """The listening address for ``host``: that address alone if this machine has it, else all (empty)."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        family, kind, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
-            probe.bind(address)
+            probe.bind(place)
     except (OSError, UnicodeError):
         return ""  # a translated name or address: a load balancer, a container's host
-    return str(address[0])
+    return str(place[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,14 +216,23 @@ def pull_place(settings: Mapping[str, str], host: str | None) -> PullPlace:
     """Choose the place; message bytes are unencrypted only on this machine, and only if Spark is not known to encrypt.
     ``host``: option ``transferHost``."""
     host = host or driver_host(settings)
-    bind = bind_address(host)
+    bind = "" if _is_reached_elsewhere(settings, host) else bind_address(host)
+    if is_loopback(bind) and not (_is_local(settings) or address.is_loopback(host)):
+        bind = ""  # a name that is loopback in this machine's own table of hosts, and not for executors
     return PullPlace(host, bind, encrypt=is_encrypted(settings) or not is_loopback(bind))
 
 
-def is_loopback(address: str) -> bool:
+def _is_reached_elsewhere(settings: Mapping[str, str], host: str) -> bool:
+    """Whether connections to ``host`` may arrive at any address: Spark itself was told to listen on all of them."""
+    if _is_local(settings) or address.is_loopback(host):
+        return False
+    return _is_wildcard(without_brackets(settings.get("spark.driver.bindAddress", "")))
+
+
+def is_loopback(bind: str) -> bool:
     """Whether traffic to an address of :func:`bind_address` stays on this machine."""
     try:
-        return ipaddress.ip_address(address).is_loopback
+        return ipaddress.ip_address(bind).is_loopback
     except ValueError:
         return False
 
@@ -254,11 +286,14 @@ def stop_in_order() -> None:
         signal.signal(signal.SIGTERM, stop)
 
 
-def _own_address() -> str:
-    """This machine's address on its default route; nothing is sent. Loopback when there is none."""
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect(("192.0.2.1", 9))  # RFC 5737: an address that is never assigned
-            return str(probe.getsockname()[0])
-    except OSError:
-        return "127.0.0.1"
+def own_address() -> str:
+    """This machine's address on its default route, of IPv4 if it has one; nothing is sent. Loopback when there is
+    none."""
+    for family, target in _NEVER_ASSIGNED:
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((target, 9))
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return "127.0.0.1"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import math
 import re
@@ -56,10 +57,12 @@ def text(allowed: str = "not empty") -> Kind[str]:
 
 
 def host() -> Kind[str]:
-    """A host name or address; not resolved."""
+    """A host name or address; not resolved. The brackets of an IPv6 address, if there are any, are removed."""
     allowed = "host name or address"
 
     def parse(value: str) -> str:
+        if "[" in value or "]" in value:
+            return _ipv6_in_brackets(value, allowed)
         try:
             value.encode("idna")
         except UnicodeError:  # an empty label, or one of more than 63 characters
@@ -69,6 +72,17 @@ def host() -> Kind[str]:
         return value
 
     return Kind("text", allowed, parse)
+
+
+def _ipv6_in_brackets(value: str, allowed: str) -> str:
+    address = value.removeprefix("[").removesuffix("]")
+    try:
+        ipaddress.IPv6Address(address)
+    except ValueError:
+        raise ValueError(allowed) from None
+    if value != f"[{address}]":
+        raise ValueError(allowed)
+    return address
 
 
 def path(allowed: str) -> Kind[str]:

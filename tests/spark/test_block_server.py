@@ -197,6 +197,35 @@ def test_an_endpoint_on_every_address(held: Held) -> None:
         server.close()
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_an_endpoint_on_every_address_has_those_of_both_families(held: Held, address: str) -> None:
+    if address == "::1" and not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    server = BlockServer(held, bind="", port=0, advertise=address, encrypt=True)
+    try:
+        assert len(get(server.endpoint, 0, 3)) == 3
+    finally:
+        server.close()
+
+
+def test_an_endpoint_on_every_address_of_a_machine_where_ipv6_is_turned_off(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = socket.create_server
+
+    def refuse_ipv6(address: tuple[str, int], *, family: int, **named: object) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+        return real(address, family=family, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("amqp_spark.datasource.block_server.socket.create_server", refuse_ipv6)
+    server = BlockServer(held, bind="", port=0, advertise="127.0.0.1", encrypt=True)
+    try:
+        assert len(get(server.endpoint, 0, 3)) == 3
+    finally:
+        server.close()
+
+
 def test_the_token_is_not_shown(server: BlockServer) -> None:
     assert "token" not in repr(server.endpoint)
     assert "fingerprint" not in repr(server.endpoint)

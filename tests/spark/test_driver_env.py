@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from amqp_spark.datasource.driver_env import (
     bind_address,
     driver_host,
     is_encrypted,
+    own_address,
     parse_command,
     parse_properties,
     pull_place,
@@ -167,6 +169,94 @@ def test_the_endpoint_listens_on_the_address_that_is_advertised_if_it_is_one_of_
 def test_some_address_of_this_machine_is_found_without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
     assert bind_address(driver_host({})) != ""
+
+
+def test_an_address_of_ipv6_has_no_brackets_in_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert driver_host({"spark.master": "yarn", "spark.driver.host": "[fd00::2]"}) == "fd00::2"
+    monkeypatch.setenv("SPARK_LOCAL_IP", "[::1]")
+    assert driver_host({}) == "::1"
+
+
+@pytest.mark.parametrize("wildcard", ["0.0.0.0", "::", "[::]"])
+def test_all_addresses_are_none_to_connect_to(wildcard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqp_spark.datasource.driver_env.own_address", lambda: "10.0.0.9")
+    monkeypatch.setenv("SPARK_LOCAL_IP", wildcard)
+    assert driver_host({"spark.master": "yarn"}) == "10.0.0.9"
+    assert driver_host({"spark.master": "yarn", "spark.driver.host": wildcard}) == "10.0.0.9"
+
+
+class OnlyIpv6(socket.socket):
+    """A socket of a machine whose only route is one of IPv6."""
+
+    def connect(self, _address: object) -> None:
+        if self.family == socket.AF_INET:
+            raise OSError(101, "Network is unreachable")
+
+    def getsockname(self) -> tuple[str, int, int, int]:
+        return ("fd00::2", 4000, 0, 0)
+
+
+def test_the_own_address_of_a_machine_with_ipv6_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqp_spark.datasource.driver_env.socket.socket", OnlyIpv6)
+    assert own_address() == "fd00::2"
+
+
+def test_the_own_address_of_a_machine_without_a_route_is_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_self: object, _address: object) -> None:
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(OnlyIpv6, "connect", refuse)
+    monkeypatch.setattr("amqp_spark.datasource.driver_env.socket.socket", OnlyIpv6)
+    assert own_address() == "127.0.0.1"
+
+
+@pytest.fixture
+def debian(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of this machine, ``driver``, has a loopback address in its own table of hosts."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
+    real = socket.getaddrinfo
+    monkeypatch.setattr(
+        "amqp_spark.datasource.driver_env.socket.getaddrinfo",
+        lambda host, *rest, **named: found if host == "driver" else real(host, *rest, **named),
+    )
+
+
+CLUSTER = {"spark.master": "spark://m:7077"}
+WILDCARDS = ("0.0.0.0", "::", "[::]")
+
+
+@pytest.mark.usefixtures("debian")
+@pytest.mark.parametrize(
+    ("settings", "host", "expected"),
+    [
+        (CLUSTER | {"spark.driver.host": "driver"}, None, ("driver", "", True)),
+        ({"spark.driver.host": "driver"}, None, ("driver", "", True)),
+        (CLUSTER, "driver", ("driver", "", True)),
+        ({"spark.master": "local[2]"}, "driver", ("driver", "127.0.1.1", False)),
+        (CLUSTER | {"spark.driver.host": "127.0.0.1"}, None, ("127.0.0.1", "127.0.0.1", False)),
+        (CLUSTER, "::1", ("::1", "::1", False)),
+        *(
+            (CLUSTER | {"spark.driver.bindAddress": each, "spark.driver.host": "driver"}, None, ("driver", "", True))
+            for each in WILDCARDS
+        ),
+        ({"spark.master": "local[2]", "spark.driver.bindAddress": "::"}, None, ("127.0.0.1", "127.0.0.1", False)),
+        (CLUSTER | {"spark.driver.bindAddress": "::"}, "127.0.0.1", ("127.0.0.1", "127.0.0.1", False)),
+    ],
+)
+def test_a_name_that_is_loopback_only_here_is_listened_for_everywhere_and_encrypted(
+    settings: dict[str, str], host: str | None, expected: tuple[str, str, bool]
+) -> None:
+    place = pull_place(settings, host)
+    assert (place.host, place.bind, place.encrypt) == expected
+
+
+@pytest.mark.parametrize("wildcard", WILDCARDS)
+def test_the_endpoint_listens_everywhere_where_spark_does(wildcard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqp_spark.datasource.driver_env.bind_address", lambda _: "10.0.0.9")
+    place = pull_place(CLUSTER | {"spark.driver.bindAddress": wildcard, "spark.driver.host": "10.0.0.9"}, None)
+    assert (place.host, place.bind, place.encrypt) == ("10.0.0.9", "", True)
+    named = pull_place(CLUSTER | {"spark.driver.bindAddress": "10.0.0.9", "spark.driver.host": "10.0.0.9"}, None)
+    assert named.bind == "10.0.0.9"
 
 
 @pytest.mark.parametrize(

@@ -365,7 +365,7 @@ def test_validate_gives_back_what_the_options_mean() -> None:
         validate({"queue": "q"})
 
 
-@pytest.mark.parametrize("host", [".example", "x" * 64, "a\0b", ""])
+@pytest.mark.parametrize("host", [".example", "x" * 64, "a\0b", "", "[", "[::1", "::1]", "[]", "[name]", "[10.0.0.1]"])
 def test_a_transfer_host_that_can_be_none(host: str) -> None:
     (found,) = problems({**MINIMAL, "transferHost": host})
     assert "'transferHost'" in found
@@ -375,6 +375,10 @@ def test_a_transfer_host_that_can_be_none(host: str) -> None:
 @pytest.mark.parametrize("host", ["driver.example", "10.0.0.1", "::1", "fe80::1", "b\u00fccher.example"])
 def test_a_transfer_host(host: str) -> None:
     assert SourceOptions.parse(MINIMAL | {"transferHost": host}).transfer_host == host
+
+
+def test_a_transfer_host_of_ipv6_may_stand_in_brackets() -> None:
+    assert SourceOptions.parse(MINIMAL | {"transferHost": "[fd00::2]"}).transfer_host == "fd00::2"
 
 
 @pytest.mark.parametrize(
