@@ -29,8 +29,18 @@ MAX_IDENTITY_BYTES = 200
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
 _CREDENTIALS = re.compile(
-    r"(^|&)(access_key|secret_key|session_token|account_key|sas_token|password|token)=", re.IGNORECASE
+    r"(^|&)(access_key|secret_key|session_token|account_key|sas_token|sig|client_secret|password|token)=", re.IGNORECASE
 )
+_NAMES_BEFORE_AT = frozenset({"abfs", "abfss", "wasb", "wasbs", "hdfs", "viewfs"})
+"""Schemes of URIs whose text before the ``@`` is a container or a user; a secret comes behind a colon only."""
+
+_INSTEAD = {
+    "s3a": "s3://bucket/directory", "s3n": "s3://bucket/directory",
+    "wasb": "abfs://container@account.dfs.core.windows.net/directory",
+    "wasbs": "abfss://container@account.dfs.core.windows.net/directory",
+    "dbfs": "the path where it is mounted, such as /dbfs/directory",
+}  # fmt: skip
+"""Schemes that Spark knows and Arrow, which opens the location, does not; and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,24 +120,35 @@ def directory_uri() -> Kind[str]:
         if "\0" in value or (scheme is None and not value.startswith("/")):
             raise ValueError(allowed)
         place, _, query = value.partition("?")
-        if scheme is not None and (_has_login(place[scheme.end() :]) or _CREDENTIALS.search(query)):
+        name = "" if scheme is None else scheme[0].partition(":")[0].lower()
+        if scheme is not None and (_has_login(name, place[scheme.end() :]) or _CREDENTIALS.search(query)):
             raise SecretGivenError(
                 f"{allowed}; credentials in it would be logged: give them to the driver as its file system expects "
                 "them (environment, instance role)"
             )
+        if name in _INSTEAD:
+            raise ValueError(f"{allowed}; Arrow, which opens it, does not know {name}: write {_INSTEAD[name]}")
         return value.rstrip("/") if not query and value.strip("/") else value
 
     return Kind("path or URI", allowed, parse)
 
 
-def _has_login(rest: str) -> bool:
-    """Whether the text after the scheme begins with a login; a secret in it may contain an unencoded slash."""
-    first = rest.partition("/")[0]
-    return "@" in first or (":" in first and "@" in rest)
+def _has_login(scheme: str, rest: str) -> bool:
+    """Whether the text after the scheme begins with a login that may be a secret."""
+    authority, _, behind = rest.partition("/")
+    if ":" in authority and "@" in behind:  # a secret with an unencoded slash
+        return True
+    login, at, _ = authority.rpartition("@")
+    return bool(at) and not _is_name_only(scheme, login)
+
+
+def _is_name_only(scheme: str, login: str) -> bool:
+    return scheme.lower() in _NAMES_BEFORE_AT and ":" not in login
 
 
 def shown_location(place: str) -> str:
-    """Return the place, an absolute path or a URI, without secrets: without the query and the login of a URI."""
+    """Return the place, an absolute path or a URI, without secrets: without the query and the login of a URI. The
+    container of ``abfs:`` and the user of ``hdfs:`` stay, if no secret follows them."""
     if place.startswith("/"):
         return place
     scheme, separator, rest = place.partition("?")[0].partition("://")
@@ -136,7 +157,10 @@ def shown_location(place: str) -> str:
     authority, slash, path = rest.partition("/")
     if ":" in authority and "@" in path:  # a secret with an unencoded slash
         return f"{scheme}{separator}{rest.rpartition('@')[2]}"
-    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}"
+    login, at, server = authority.rpartition("@")
+    if at and _is_name_only(scheme, login):
+        server = authority
+    return f"{scheme}{separator}{server}{slash}{path}"
 
 
 class SecretGivenError(ValueError):

@@ -11,6 +11,7 @@ from amqp_core.error_conditions import reason
 from amqp_core.errors import NotFound, ResourceLocked, TransactionFailed, UnauthorizedAccess
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import StateError
+from amqp_spark.options.kinds import shown_location
 from amqp_spark.printable import printable
 from amqp_spark.state.names import lock_queue
 from amqp_spark.state.xids import parse_branch
@@ -207,8 +208,8 @@ def forget_consumer(client: Client, consumer_id: str, *, spool: str | None = Non
         tuple(line for each in kept for line in _lost_of_consumer(each)),
         (
             *(
-                f"files stay in the spool {printable(each)}: the next start refuses them, and reads them again with "
-                "the option adoptState=true; delete them to give their messages up"
+                f"files stay in the spool {printable(shown_location(each))}: the next start refuses them, and reads "
+                "them again with the option adoptState=true; delete them to give their messages up"
                 for each in sorted({each.location for each in kept if each.location and each.files})
             ),
             "the next start needs a new checkpoint, or the option adoptState=true",

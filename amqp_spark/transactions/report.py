@@ -9,6 +9,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from amqp_spark.options.kinds import shown_location
 from amqp_spark.printable import printable
 from amqp_spark.state.records import OPEN, stored
 from amqp_spark.transactions.branch_status import MEANINGS
@@ -76,7 +77,7 @@ def time_text(seconds: int) -> str:
 def consumer_lines(consumer_id: str, queues: Sequence[ConsumerQueue], *, spool: str | None = None) -> list[str]:
     """Format a consumer, queue by queue. ``spool``: where its state is, if it is not on the broker."""
     if not queues:
-        where = "the broker has" if spool is None else f"the spool {quoted(spool)} has"
+        where = "the broker has" if spool is None else f"the spool {quoted(shown_location(spool))} has"
         return [f"consumer {quoted(consumer_id)}: {where} no state of it"]
     lines = [f"consumer {quoted(consumer_id)}"]
     for each in queues:
@@ -106,9 +107,9 @@ def _consumer_queue(each: ConsumerQueue) -> list[str]:
                 f"messages that were read although they look like accepted ones: {each.record.alike:,}",
             ]
         )
-    location = printable(each.location or "")
+    location = printable(shown_location(each.location or ""))
     if each.location not in {None, state.spool}:
-        location += f" (the state says {printable(state.spool)})"
+        location += f" (the state says {printable(shown_location(state.spool))})"
     if not state.owned:
         return [*lines, *indented([f"no batch is owned; spool {location}"])]
     batches = "1 batch is" if len(state.owned) == 1 else f"{len(state.owned)} batches are"
@@ -221,7 +222,7 @@ def consumer_json(consumer_id: str, queues: Sequence[ConsumerQueue]) -> dict[str
             {
                 "index": each.names.index,
                 **_found_json(each.found),
-                "spool": each.location,
+                "spool": None if each.location is None else shown_location(each.location),
                 "files": [
                     {
                         "file": file.batch.file,
@@ -287,5 +288,10 @@ def _found_json(found: Found[Any]) -> dict[str, Any]:
         "exists": found.exists,
         "held": found.held,
         "problem": found.problem or None,
-        "state": None if found.state is None else stored(found.state),
+        "state": None if found.state is None else _stored_without_secrets(found.state),
     }
+
+
+def _stored_without_secrets(state: Any) -> dict[str, Any]:
+    value = stored(state)
+    return value | {"spool": shown_location(value["spool"])} if "spool" in value else value

@@ -308,6 +308,13 @@ def test_a_spool_location_is_an_absolute_path_or_a_uri(value: str) -> None:
         f"s3://key:{SECRET[:3]}/{SECRET}@bucket/spool",
         f"s3://bucket/spool?secret_key={SECRET}",
         f"s3://bucket/spool?region=x&access_key={SECRET}",
+        f"abfs://account.dfs.core.windows.net/spool?se=2026&sig={SECRET}",
+        f"abfs://container@account.dfs.core.windows.net/spool?client_id=x&client_secret={SECRET}",
+        f"abfs://container:{SECRET}@account.dfs.core.windows.net/spool",
+        f"abfs://:{SECRET}@account.dfs.core.windows.net/spool",
+        f"hdfs://user:{SECRET}@host/spool",
+        f"hdfs://user:{SECRET[:3]}/{SECRET}@host/spool",
+        f"s3://{SECRET}@bucket/spool",
     ],
 )
 def test_a_spool_location_holds_no_secret(value: str) -> None:
@@ -316,9 +323,39 @@ def test_a_spool_location_holds_no_secret(value: str) -> None:
     assert SECRET not in text
 
 
-@pytest.mark.parametrize("value", ["/", "/spool", "s3://b/p?endpoint_override=h%3A1&scheme=http"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "/",
+        "/spool",
+        "s3://b/p?endpoint_override=h%3A1&scheme=http",
+        "abfs://container@account.dfs.core.windows.net/spool",
+        "ABFSS://container@account.dfs.core.windows.net/spool",
+        "hdfs://user@host:8020/spool",
+        "hdfs://user@host/spool",
+    ],
+)
 def test_other_spool_locations_are_kept(value: str) -> None:
     assert parse(deliveryGuarantee="exactly-once", consumerId="c", spoolLocation=value).spool_location == value
+
+
+@pytest.mark.parametrize("option", ["spoolLocation", "queryCheckpoint"])
+@pytest.mark.parametrize(
+    ("value", "instead"),
+    [
+        ("s3a://bucket/spool", "does not know s3a: write s3://bucket"),
+        ("S3N://bucket/spool", "does not know s3n: write s3://bucket"),
+        ("dbfs:/spool", "does not know dbfs: write the path where it is mounted, such as /dbfs"),
+        (
+            "wasbs://container@account.blob.core.windows.net/spool",
+            "does not know wasbs: write abfss://container@account",
+        ),
+    ],
+)
+def test_a_location_that_only_spark_can_open_says_what_to_write(option: str, value: str, instead: str) -> None:
+    (text,) = (each for each in problems({**MINIMAL, option: value}) if f"{option!r} has the value" in each)
+    assert repr(value) in text
+    assert instead in text
 
 
 @pytest.mark.parametrize("url", [f"amqp://u:{SECRET}@h/v", f"amqp://h/v?password={SECRET}"])

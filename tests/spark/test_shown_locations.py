@@ -17,6 +17,14 @@ from amqp_spark.options.kinds import shown_location
         ("s3://key:sec/ret@bucket/spool", "s3://bucket/spool"),
         ("s3://key:sec/ret/with@sign@bucket/spool", "s3://bucket/spool"),
         ("file:///data/a@b", "file:///data/a@b"),
+        (
+            "abfs://container@account.dfs.core.windows.net/spool?x=y",
+            "abfs://container@account.dfs.core.windows.net/spool",
+        ),
+        ("abfss://container:secret@account.dfs.core.windows.net/spool", "abfss://account.dfs.core.windows.net/spool"),
+        ("HDFS://user@host/spool", "HDFS://user@host/spool"),
+        ("hdfs://user:secret@host/spool", "hdfs://host/spool"),
+        ("hdfs://user:sec/ret@host/spool", "hdfs://host/spool"),
         ("nothing", "nothing"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -14,12 +15,13 @@ from amqp_core.api import Xid
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import QueueQueryResult
 from amqp_spark.cli import EXIT_BROKER, EXIT_OPTIONS
+from amqp_spark.datasource.exactly_once.recovery import Consumer
 from amqp_spark.printable import printable
 from amqp_spark.sink.prepared_transactions import PreparedBranch as Marker
-from amqp_spark.state.names import WRITER, Names, hashed, lock_queue, state_queue
-from amqp_spark.state.records import DONE, OPEN, DecidedBranch, WriterState
+from amqp_spark.state.names import CONSUMER, WRITER, Names, hashed, lock_queue, state_queue
+from amqp_spark.state.records import DONE, OPEN, ConsumerState, DecidedBranch, OwnedBatch, WriterState
 from amqp_spark.state.xids import new_branch, parse_branch, xid_text
-from amqp_spark.transactions import report
+from amqp_spark.transactions import actions, report
 from amqp_spark.transactions.__main__ import main
 from amqp_spark.transactions.actions import COMMIT, ROLLBACK, Resolution
 from amqp_spark.transactions.branch_status import (
@@ -34,6 +36,7 @@ from amqp_spark.transactions.branch_status import (
     standing_of,
 )
 from amqp_spark.transactions.browse import Found, find
+from amqp_spark.transactions.consumer_status import MISSING, ConsumerQueue, OwnedFile
 from amqp_spark.transactions.writer_status import COMMITTED, GONE, PREPARED, WriterStatus, decisions_of
 from tests.spark.job_support import SECRET
 
@@ -314,3 +317,26 @@ def test_the_report_for_programs_keeps_the_stored_names() -> None:
     shown = report.writer_json(status, now=0.0)
     assert shown["state"]["lineage"] == "lineage"
     assert shown["markers"][0]["lineage"] == "q"
+
+
+def test_a_location_is_reported_without_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = OwnedBatch(epoch=1, sequence=0, begin=0, end=1, nbytes=1, file="f", checksum="c")
+    state = ConsumerState("c", "q", f"s3://key:{SECRET}@bucket/state?sig={SECRET}", owned=(batch,))
+    names = Names(CONSUMER, "c")
+    found = Found(names.state, True, False, state)
+    location = f"s3://key:{SECRET}@bucket/now?sig={SECRET}"
+    queue = ConsumerQueue(names, found, location, (OwnedFile(batch, MISSING),))
+    monkeypatch.setattr(actions, "look_at_consumer", lambda *_, **__: [queue])
+    forgetting = actions.forget_consumer(cast("Client", None), "c")
+    consumer = Consumer(consumer_id="c", queue="q", index=0, count=1, spool=location, adopt=False, heartbeat=30)
+    texts = [
+        "\n".join(report.consumer_lines("c", [queue])),
+        "\n".join(report.consumer_lines("c", [], spool=location)),
+        json.dumps(report.consumer_json("c", [queue])),
+        forgetting.question(),
+        repr(consumer),
+    ]
+    assert [SECRET in each for each in texts] == [False] * 5
+    assert all("s3://bucket/now" in each for each in texts[:4])
+    assert "the state says s3://bucket/state" in texts[0]
+    assert "s3://bucket/state" in texts[2]

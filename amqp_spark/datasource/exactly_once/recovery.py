@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from amqp_spark import crashpoints
@@ -64,7 +64,7 @@ class Consumer:
     queue: str
     index: int
     count: int
-    spool: str
+    spool: str = field(repr=False)
     adopt: bool
     heartbeat: int
     consumer_timeout: float = CONSUMER_TIMEOUT_SECONDS
