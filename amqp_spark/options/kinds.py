@@ -21,6 +21,8 @@ _SIZE = re.compile(r"([0-9]{1,15})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 _DURATION = re.compile(r"([0-9]{1,12})\s*(ms|s|m|min|h|d|)", re.IGNORECASE)
+_MOST_DAYS = 36_500
+"""Of a duration: a hundred years, which brokers and the system's timers can take in milliseconds."""
 _UNITS = {"ms": 0.001, "": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 #: str8 of the wire: names of queues and exchanges, binding keys (0-10 section 3.3.6).
@@ -217,14 +219,16 @@ def seconds(low: float, high: float) -> Kind[float]:
 def duration() -> Kind[float]:
     """A duration as in Spark's settings: a whole number and a unit, default milliseconds. Parsed to seconds."""
     allowed = (
-        "a time of at least 1ms: a whole number with the unit ms, s, m (or min), h or d; without one ms (90s, 15m)"
+        f"a time from 1ms to {_MOST_DAYS}d: a whole number with the unit ms, s, m (or min), h or d; without one ms "
+        "(90s, 15m)"
     )
 
     def parse(value: str) -> float:
         match = _DURATION.fullmatch(value.strip())
-        if match is None or not int(match[1]):
+        number = int(match[1]) if match else 0
+        if match is None or not 0 < number <= _MOST_DAYS * _UNITS["d"] / _UNITS[match[2].lower()]:
             raise ValueError(allowed)
-        return int(match[1]) * _UNITS[match[2].lower()]
+        return number * _UNITS[match[2].lower()]
 
     return Kind("duration", allowed, parse)
 

@@ -116,26 +116,25 @@ def test_a_fetch_waits_while_others_take_their_time(held: Held, monkeypatch: pyt
     """It hears of it, so that it does not give up."""
     monkeypatch.setattr(block_server, "_MAX_FETCHES", 1)
     monkeypatch.setattr(block_server, "_WAITING_SECONDS", 0.01)
-    monkeypatch.setattr(block_server, "_READ_SECONDS", 10.0)
     large = bytes(64 << 20)
     monkeypatch.setattr(held, "chunks", lambda *_: [chunk(large[:1000], 1000), chunk(large, len(large))])
-    signs, read = [], block_server._read
-
-    def watched(stream: block_server._Stream, size: int) -> bytes:
-        data = read(stream, size)
-        if size == 1 and data[0] == block_server._WAITING:
-            signs.append(data)
-            if len(signs) == 3:
-                slow.close()
-        return data
-
     server = BlockServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=True)
     try:
         slow = fetch(server.endpoint, queue="q", epoch=7, begin=0, end=2)
-        assert isinstance(slow, Generator)
         next(slow)
         report_rejects(server.endpoint, queue="q", epoch=7, positions=[1], text="while its range is half read")
         assert len(held.rejected) == 1
+        assert isinstance(slow, Generator)
+        give_up, signs, read = slow.close, [], block_server._read
+
+        def watched(stream: block_server._Stream, size: int) -> bytes:
+            data = read(stream, size)
+            if size == 1 and data[0] == block_server._WAITING:
+                signs.append(data)
+                if len(signs) == 3:
+                    give_up()
+            return data
+
         monkeypatch.setattr(block_server, "_read", watched)
         assert len(next(fetch(server.endpoint, queue="q", epoch=7, begin=0, end=2)).frames) == 1000
         assert len(signs) >= 3

@@ -134,7 +134,16 @@ def test_buffer_and_batch_size_fit_together() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("15m", 900.0), ("15min", 900.0), ("90s", 90.0), ("500", 0.5), ("250ms", 0.25), ("2 H", 7200.0), ("1d", 86400.0)],
+    [
+        ("15m", 900.0),
+        ("15min", 900.0),
+        ("90s", 90.0),
+        ("500", 0.5),
+        ("250ms", 0.25),
+        ("2 H", 7200.0),
+        ("1d", 86400.0),
+        ("36500 d", 3153600000.0),
+    ],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert parse(maxTriggerDelay=text, minMessagesPerTrigger=5).max_trigger_delay == seconds
@@ -184,6 +193,8 @@ def test_least_and_most_of_a_batch_fit_together() -> None:
         ("selector", ""),
         ("exclusive", "1"),
         ("minMessagesPerTrigger", "0"),
+        ("maxTriggerDelay", "36501d"),
+        ("maxTriggerDelay", "999999999999d"),
         ("maxTriggerDelay", "0s"),
         ("maxTriggerDelay", "15 minutes"),
         ("maxTriggerDelay", "1.5s"),
