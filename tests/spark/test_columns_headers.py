@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import tracemalloc
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -16,6 +17,7 @@ from pyspark.sql.types import VariantVal
 
 from amqp_core.v0_10._write import write_map
 from amqp_core.v0_10.type_codes import VBIN32, Typed
+from amqp_spark.arrow.columns import batch as columns
 from amqp_spark.arrow.columns.conversion import ConversionError
 from amqp_spark.arrow.columns.variant import LARGEST, encode
 from amqp_spark.arrow.decode import ColumnPlan
@@ -564,6 +566,36 @@ def test_a_body_of_many_frames_is_decoded_as_one() -> None:
     value = {f"k{i}": i for i in range(500)}
     long = wire.transfer(wire.message(content_type=wire.str8(b"amqp/map")), write_map(value), limit=512)
     assert dict(decode(t.MapType(STRING, LONG), long, column="body")[0]) == value
+
+
+@pytest.mark.parametrize("most", [1, 60, columns.CONVERTED_BYTES])
+def test_bodies_are_converted_some_at_a_time(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Each in its row, whatever was converted together, also behind one that is broken."""
+    monkeypatch.setattr(columns, "CONVERTED_BYTES", most)
+    bodies = [with_body(wire.list_([(0x02, bytes([row]))] * row), b"amqp/list") for row in range(20)]
+    bodies[7], bodies[12] = with_body(b"x", b"amqp/list"), with_body(None, None)
+    wanted: list[list[int] | None] = [[row] * row for row in range(20)]
+    wanted[7] = wanted[12] = None
+    assert decode(t.ArrayType(LONG), *bodies, column="body", mode="PERMISSIVE") == wanted
+
+
+def test_the_values_of_few_bodies_are_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of tiny items takes many times its size as objects of Python."""
+    bodies = [with_body(wire.list_([(0x11, b"\x7f\xff")] * 2500), b"amqp/list") for _ in range(100)]
+    plan = ColumnPlan.build(schema(("body", t.ArrayType(LONG))), mode="FAILFAST", timestamp_unit="auto")
+
+    def peak(most: int) -> int:
+        monkeypatch.setattr(columns, "CONVERTED_BYTES", most)
+        tracemalloc.start()
+        try:
+            for _ in plan.batches([chunk_of(b"".join(bodies))], queue="q", first_position=0):
+                pass
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(100_000)  # memory that is kept for the next batches
+    assert peak(100_000) < 0.5 * peak(1 << 30)
 
 
 @pytest.mark.parametrize("length", [1, 6, 7, 8, 9, 15, 16, 17, 255])

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from amqp_spark.arrow.layout import Property
 
 
+CONVERTED_BYTES: Final = 1 << 20
+"""Encoded bytes of maps and lists whose Python values exist at a time: they take up to 256 times as much."""
+
+
 class Batch(ABC):
     """Some rows of a block; positions of their fields are computed when a column needs them."""
 
@@ -279,7 +283,7 @@ def _each_alone(kind: t.DataType, arrow: pa.DataType, unit: str) -> Callable[[Wi
         maps = arrays.binary(wire, begin, end, absent).to_pylist()
         return _converted(
             [
-                None if item is None else partial(_container, wire.dialect.map_of, code.MAP, "map", item)
+                None if item is None else (len(item), partial(_container, wire.dialect.map_of, code.MAP, "map", item))
                 for item in maps
             ],
             convert,
@@ -315,22 +319,32 @@ def _struct(  # functools.partial presets its last arguments
     return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors
 
 
-def _converted(
-    sources: list[Callable[[], Typed] | None], convert: Callable[[Typed], Any], arrow: pa.DataType
-) -> Column:
+_Source: TypeAlias = tuple[int, Callable[[], Typed]]
+"""An encoded map or list: its bytes, and the function that decodes it."""
+
+
+def _converted(sources: list[_Source | None], convert: Callable[[Typed], Any], arrow: pa.DataType) -> Column:
+    parts: list[Array] = []
     values: list[Any] = []
     errors: Errors = {}
+    left = CONVERTED_BYTES
     for row, source in enumerate(sources):
         value = None
         if source is not None:
+            nbytes, decode = source
+            if nbytes > left and values:
+                parts.append(pa.array(values, arrow))
+                values, left = [], CONVERTED_BYTES
+            left -= nbytes
             try:
-                value = convert(source())
+                value = convert(decode())
             except ConversionError as bad:
                 errors[row] = str(bad)
             except DecodeError as bad:
                 errors[row] = bad.reason
         values.append(value)
-    return pa.array(values, arrow), errors
+    parts.append(pa.array(values, arrow))
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(parts), errors
 
 
 def _container(read: Callable[[bytes, int], tuple[Any, int]], number: int, name: str, data: bytes) -> Typed:
@@ -366,9 +380,9 @@ def body_builder(kind: t.DataType, arrow: pa.DataType, unit: str, content_type: 
     def build(batch: Batch) -> Column:
         types: list[bytes | None] = bytes_of(batch.wire, batch.sized(content_type), content_type).to_pylist()
         bodies: list[bytes | None] = batch.bodies().to_pylist()
-        sources: list[Callable[[], Typed] | None] = [
-            None if row in batch.broken else partial(_self_describing, readers, *pair)
-            for row, pair in enumerate(zip(types, bodies, strict=True))
+        sources: list[_Source | None] = [
+            None if row in batch.broken else (len(body or b""), partial(_self_describing, readers, found, body))
+            for row, (found, body) in enumerate(zip(types, bodies, strict=True))
         ]
         return _converted(sources, convert, arrow)
 
