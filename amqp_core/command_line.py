@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from amqp_core.standard_output import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,9 +14,20 @@ if TYPE_CHECKING:
 _FLAG = re.compile(r"--[a-z][a-z0-9-]{0,40}")
 
 
+class _Writable(Protocol):
+    def write(self, text: str, /) -> object: ...
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors say what to do. They repeat no value that stands where none is expected: it may be a
     password, or a URL that holds one."""
+
+    def print_help(self, file: _Writable | None = None) -> None:
+        """Print the help; a reader of standard output that has ended is no error."""
+        if file is None:
+            say(self.format_help().removesuffix("\n"))
+        else:
+            super().print_help(file)
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the error, and exit with 2."""

@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.standard_output import say
 from amqp_spark import __version__
 
 if TYPE_CHECKING:
@@ -105,10 +106,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(given: Sequence[str]) -> int:
     first, rest = (given[0], given[1:]) if given else ("", ())
     if first in {"-h", "--help"}:
-        sys.stdout.write(f"{help_text()}\n")
+        say(help_text())
         return 0
     if first == "--version":
-        sys.stdout.write(f"{NAME} {__version__}\n")
+        say(f"{NAME} {__version__}")
         return 0
     command = next((command for command in COMMANDS if command.name == first), None)
     if command is not None:

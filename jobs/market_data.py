@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 from amqp_core import AmqpError, ConnectOptions, MessageRejected, OutcomeUnknown, UsageError, parse_url
 from amqp_core.command_line import Parser
 from amqp_core.protocols import connect
+from amqp_core.standard_output import say
 from amqp_spark import cli
 from amqp_spark.demo.ticks import SYMBOLS, send, ticks
 from amqp_spark.error_conditions import SparkCondition
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from amqp_core.api import Client
 
 _CONFIRM_EVERY = 1000
+_LOOK_SECONDS = 0.2
 
 
 def publish(client: Client, arguments: argparse.Namespace, signals: cli.Signals) -> tuple[int, int]:
@@ -50,12 +53,18 @@ def publish(client: Client, arguments: argparse.Namespace, signals: cli.Signals)
         if pending == _CONFIRM_EVERY or arguments.rate:
             client.confirm()
             confirmed, total, pending, pending_total = confirmed + pending, total + pending_total, 0, 0
+        if arguments.rate:
+            wait_until(started + confirmed / arguments.rate, signals)
         if signals.received is not None:
             break
-        if arguments.rate:
-            time.sleep(max(0.0, started + confirmed / arguments.rate - time.monotonic()))
     client.confirm()
     return confirmed + pending, total + pending_total
+
+
+def wait_until(moment: float, signals: cli.Signals) -> None:
+    """Wait until a moment of the monotonic clock, or a signal: a sleep goes on after one."""
+    while signals.received is None and (left := moment - time.monotonic()) > 0:
+        time.sleep(min(left, _LOOK_SECONDS))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -69,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
     cli.add_connection_arguments(arguments)
     arguments.add_argument("--exchange", default="amq.topic", help="exchange to publish to (default: %(default)s)")
     arguments.add_argument("--count", type=_positive, default=10_000, help="number of ticks (default: %(default)s)")
-    arguments.add_argument("--rate", type=float, default=0.0, help="ticks per second (default: as fast as possible)")
+    arguments.add_argument("--rate", type=_rate, help="ticks per second (default: as fast as possible)")
     arguments.add_argument("--seed", type=int, default=1, help="of the random numbers (default: %(default)s)")
     arguments.add_argument("--symbols", default=",".join(SYMBOLS), help="comma list (default: %(default)s)")
     return arguments
@@ -107,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return cli.EXIT_FAILED
         except (AmqpError, cli.CommandLineError) as error:
             return cli.fail("market_data", error)
-    print(json.dumps({"published": confirmed, "sum_qty": total, "seed": arguments.seed}))
+    say(json.dumps({"published": confirmed, "sum_qty": total, "seed": arguments.seed}))
     return signals.exit_code or cli.EXIT_DONE
 
 
@@ -115,6 +124,16 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def _rate(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
 
 
 if __name__ == "__main__":

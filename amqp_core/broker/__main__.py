@@ -21,6 +21,7 @@ from amqp_core.broker.server import HOST, MOST_CONNECTIONS, Server
 from amqp_core.broker.settings import Settings
 from amqp_core.broker.store.database import StoreError
 from amqp_core.command_line import Parser
+from amqp_core.standard_output import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -174,15 +175,15 @@ async def serve(server: Server, settings: Settings, tls: SSLContext | None) -> i
         found = await server.start(settings.port, on_failure=stopped.set, host=settings.host, tls=tls)
     except OSError as error:
         place = f"port {settings.port}" + ("" if settings.host == HOST else f" of {settings.host}")
-        say = (
+        text = (
             f"Cannot listen on {place}: {error.strerror}. Give a free --port, and as --host an address of this machine."
         )
-        print(say, file=sys.stderr)  # noqa: T201 - a program
+        print(text, file=sys.stderr)  # noqa: T201 - a program
         return UNUSABLE
     except StoreError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a program
         return UNUSABLE
-    print(f"{settings.url(found)}  {login_hint(settings)}", flush=True)  # noqa: T201 - a program
+    say(f"{settings.url(found)}  {login_hint(settings)}")
     await stopped.wait()
     await server.stop()
     if server.failure is not None:

@@ -17,6 +17,7 @@ from amqp_core.broker.users_file import User
 from amqp_core.command_line import Parser
 from amqp_core.errors import AuthenticationFailed, UsageError
 from amqp_core.sasl import saslprep
+from amqp_core.standard_output import say
 
 if TYPE_CHECKING:
     import argparse
@@ -122,10 +123,10 @@ def _list(given: argparse.Namespace) -> None:
         if user.grants.everywhere is not None:
             places["elsewhere" if places else "everywhere"] = user.grants.everywhere
         login = "certificate" if user.secret is None else "password"
-        print(f"{name}: logs in with a {login}")  # noqa: T201 - a program
+        say(f"{name}: logs in with a {login}")
         for place, patterns in places.items():
             rights = ", ".join(f"{right.value} {getattr(patterns, right.value)!r}" for right in Right)
-            print(f"  {place}: {rights}")  # noqa: T201 - a program
+            say(f"  {place}: {rights}")
 
 
 _COMMANDS: Final[dict[str, Callable[[argparse.Namespace], None]]] = {

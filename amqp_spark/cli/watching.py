@@ -13,6 +13,7 @@ from amqp_spark.cli.errors import CommandLineError
 from amqp_spark.cli.progress import Progress
 from amqp_spark.cli.spark import session
 from amqp_spark.error_conditions import SparkCondition
+from amqp_spark.options import kinds
 
 if TYPE_CHECKING:
     import argparse
@@ -79,6 +80,7 @@ def check_watching(arguments: argparse.Namespace, stream: TextIO) -> None:
             )
     if arguments.metrics_port is not None:
         _port(arguments.metrics_port)
+        _check_address(arguments.metrics_address)
         if not getattr(arguments, "stream", True) or getattr(arguments, "dry_run", False):
             raise CommandLineError(
                 "--metrics-port is for streams only: an action without batches has no metrics", "Remove it"
@@ -91,6 +93,15 @@ def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) <= _MOST_PORT):
         raise CommandLineError(f"--metrics-port {text!r} is not a port", f"Give a number from 0 to {_MOST_PORT}")
     return int(text)
+
+
+def _check_address(text: str) -> None:
+    try:
+        kinds.host().parse(text)
+    except ValueError as error:
+        raise CommandLineError(
+            f"--metrics-address {text!r} is not a {error}", "Give one of this machine, such as 127.0.0.1 or 0.0.0.0"
+        ) from None
 
 
 def _is_there(package: str) -> bool:

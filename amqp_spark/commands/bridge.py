@@ -40,6 +40,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.standard_output import say
 from amqp_spark import cli
 from amqp_spark.errors import OptionError
 from amqp_spark.options import CONNECTION, SINK, SOURCE, SinkOptions, SourceOptions
@@ -224,7 +225,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
         with cli.spark_refuses():
             query = cli.writer_of(rows, arguments).format("amqp").options(**sink).start()
         code = cli.follow(query, signals, progress)
-        print(f"bridge: {progress.summary()}")
+        say(f"bridge: {progress.summary()}")
     return code
 
 

@@ -24,6 +24,7 @@ login refused, queue missing); 130, 143 stopped cleanly by SIGINT (Ctrl-C), SIGT
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -31,6 +32,7 @@ from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from amqp_core.standard_output import say
 from amqp_spark import cli, validate
 from amqp_spark.options import CONNECTION, SOURCE
 
@@ -133,6 +135,8 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
 
 def check_files(arguments: argparse.Namespace) -> None:
     """Check the paths before Spark does, which would report errors only after a while."""
+    if arguments.report is not None:
+        check_report(arguments.report)
     if arguments.dry_run:
         return
     if arguments.output is None:
@@ -141,6 +145,26 @@ def check_files(arguments: argparse.Namespace) -> None:
         raise cli.CommandLineError(
             "--checkpoint is missing", "Add --checkpoint DIR, so that a restart knows which files are written"
         )
+
+
+def check_report(name: str) -> None:
+    """Check that the file of ``--report`` can be written, without making it: the messages are gone when it is."""
+    path = Path(name)
+    try:
+        there, is_directory = path.exists(), path.is_dir()
+        place = path if there else path.parent
+        has_parent = there or place.is_dir()
+        allowed = os.access(place, os.W_OK if there else os.W_OK | os.X_OK)
+    except OSError as error:
+        raise cli.CommandLineError(f"--report {name[:60]!r}... is no path: {error.strerror}", "Give a file") from None
+    if "\0" in name:
+        raise cli.CommandLineError("--report contains a NUL character, which no path does", "Give a file")
+    if is_directory:
+        raise cli.CommandLineError(f"--report {name} is a directory", "Give a file in it")
+    if not has_parent:
+        raise cli.CommandLineError(f"--report {name} is in a directory that does not exist", "Make it, or give another")
+    if not allowed:
+        raise cli.CommandLineError(f"--report {name} may not be written by this user", "Give another file")
 
 
 def check_browsing(protocol: str) -> None:
@@ -252,7 +276,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
             with cli.spark_refuses():
                 query = start(spark, arguments, options, given)
             code, done = cli.follow(query, signals, progress), progress.summary()
-    print(f"drain: {done}\n{report.text()}")
+    say(f"drain: {done}\n{report.text()}")
     if arguments.report is not None:
         Path(arguments.report).write_text(json.dumps(report.as_dict()) + "\n", encoding="utf-8")
     return code

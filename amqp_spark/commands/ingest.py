@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.standard_output import say
 from amqp_spark import cli, validate
 from amqp_spark.options import CONNECTION, SOURCE
 
@@ -108,7 +109,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
         with cli.spark_refuses():
             query = start(spark, arguments, options)
         code = cli.follow(query, signals, progress)
-        print(f"ingest: {progress.summary()}")
+        say(f"ingest: {progress.summary()}")
     return code
 
 

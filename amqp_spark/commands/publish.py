@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
+from amqp_core.standard_output import say
 from amqp_spark import cli
 from amqp_spark.options import CONNECTION, SINK, SinkOptions
 
@@ -228,13 +229,13 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
         if not arguments.stream:
             count = write(spark, rows, options, signals, progress)
             if count is not None:
-                print(f"publish: {cli.counted(count, 'message', 'messages')} in {progress.seconds:.1f} s")
+                say(f"publish: {cli.counted(count, 'message', 'messages')} in {progress.seconds:.1f} s")
             return signals.exit_code or cli.EXIT_DONE
         with cli.spark_refuses():
             query = cli.writer_of(rows, arguments).format("amqp").options(**options).start()
         rest = "an interrupted batch is published again at the next start"
         code = cli.follow(query, signals, progress, rest=rest)
-        print(f"publish: {progress.summary()}")
+        say(f"publish: {progress.summary()}")
     return code
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from amqp_core.standard_output import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +31,7 @@ class Reporter:
 
     def say(self, text: str) -> None:
         """Print one line."""
-        sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()
+        say(text)
 
     def detail(self, text: str) -> None:
         """Print one line about the step that runs."""

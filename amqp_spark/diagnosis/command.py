@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from amqp_core.standard_output import say
 from amqp_spark import cli
 from amqp_spark.demo.java import require_java
 from amqp_spark.diagnosis.examination import examine, report_of, settings_of
@@ -103,13 +104,6 @@ def _shows_symbols() -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def say(text: str) -> None:
-    """Print on standard output; what it cannot show is escaped."""
-    encoding = sys.stdout.encoding or "ascii"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
-    sys.stdout.flush()
 
 
 def main(argv: Sequence[str] | None = None, *, program: str = PROGRAM) -> int:

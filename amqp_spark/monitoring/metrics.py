@@ -18,6 +18,7 @@ from amqp_spark.monitoring import history, prometheus
 from amqp_spark.monitoring.readings import label_of, read_progress
 from amqp_spark.monitoring.scrape_port import ScrapePort
 from amqp_spark.monitoring.series import QuerySeries
+from amqp_spark.options import kinds
 from amqp_spark.reports import Inbox, ReportsUnavailable
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class Metrics(StreamingQueryListener):
 
     Raises:
         MissingExtra: a port or registry is given, and ``prometheus_client`` is not installed.
-        OptionError: a port or a number that is not allowed, or a registry that has the metrics of another ``Metrics``.
+        OptionError: a port, an address or a number that is not allowed, or a registry that has the metrics of another
+            ``Metrics``.
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class Metrics(StreamingQueryListener):
         self._registry = registry
         self._collector = prometheus.Collector(self._queries.values, self._lock)
         if prometheus_port is not None or registry is not None:
-            self._export(prometheus_port, prometheus_address)
+            self._export(prometheus_port, _host(prometheus_address))
         self._inbox = self._opened()
         if self._inbox is not None:
             selector = selectors.DefaultSelector()
@@ -264,6 +266,16 @@ class Metrics(StreamingQueryListener):
         else:
             self.port = self._server.server_port
             _log.info("metrics: served at http://%s:%d/metrics", address, self.port)
+
+
+def _host(address: str) -> str:
+    kind = kinds.host()
+    try:
+        return kind.parse(address)
+    except ValueError:
+        name, allowed = "prometheus_address", kind.allowed
+        problem = SparkCondition.OPTION_INVALID(option=name, value=repr(address), reason="", allowed=allowed)
+        raise OptionError([problem]) from None
 
 
 def _check(name: str, value: object, least: int, most: int, allowed: str) -> None:

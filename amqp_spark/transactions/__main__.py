@@ -31,6 +31,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from amqp_core.standard_output import say
 from amqp_spark import cli
 from amqp_spark.connect import connect as connect_to
 from amqp_spark.connect import require, require_kept_state
@@ -197,9 +198,9 @@ def run(arguments: argparse.Namespace) -> int:
     except TooManyPrepared:
         if arguments.transactional_id is not None:
             with connect() as client:
-                say(look_without_list(client, arguments))
+                say("\n".join(look_without_list(client, arguments)))
         raise
-    say([json.dumps(found, indent=1)] if arguments.json else lines)
+    say(json.dumps(found, indent=1) if arguments.json else "\n".join(lines))
     return cli.EXIT_DONE
 
 
@@ -246,7 +247,7 @@ def act(connect: Callable[[], Client], arguments: argparse.Namespace, wanted: Se
         for each in resolutions:
             ask(each.question(), yes=arguments.yes)
             actions.resolve(connect, each)
-            say([f"{'committed' if each.action == actions.COMMIT else 'rolled back'} {each.prepared.text}"])
+            say(f"{'committed' if each.action == actions.COMMIT else 'rolled back'} {each.prepared.text}")
     if arguments.forget:
         with connect() as client:
             if arguments.consumer_id is not None:
@@ -255,7 +256,7 @@ def act(connect: Callable[[], Client], arguments: argparse.Namespace, wanted: Se
                 forgetting = actions.forget_writer(client, arguments.transactional_id)
         ask(forgetting.question(), yes=arguments.yes)
         actions.forget(connect, forgetting)
-        say([f"forgotten: {forgetting.whose}", *(f"  {line}" for line in forgetting.left)])
+        say("\n  ".join([f"forgotten: {forgetting.whose}", *forgetting.left]))
 
 
 def one_message(connect: Callable[[], Client], arguments: argparse.Namespace) -> None:
@@ -265,25 +266,19 @@ def one_message(connect: Callable[[], Client], arguments: argparse.Namespace) ->
     place = set_aside.MessagePosition.parse(arguments.skip or arguments.export)
     with connect() as client:
         message = set_aside.find(client, arguments.consumer_id, arguments.queue, place, spool=arguments.spool)
-    say(set_aside.lines(message))
+    say("\n".join(set_aside.lines(message)))
     skips = arguments.skip is not None
     if skips and message.is_set_aside:
-        say(["it is set aside already; nothing was done"])
+        say("it is set aside already; nothing was done")
         return
     if skips:
         ask(f"set it aside: it yields no row any more, and {arguments.to} is the only copy", yes=arguments.yes)
     if arguments.to is not None:
         set_aside.write(message, arguments.to)
-        say([f"written to {arguments.to}"])
+        say(f"written to {arguments.to}")
     if skips:
         set_aside.skip(connect, message)
-        say([f"set aside: {message.text}"])
-
-
-def say(lines: Sequence[str]) -> None:
-    """Print lines on standard output and flush: completed actions must be visible even if the next one fails."""
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    sys.stdout.flush()
+        say(f"set aside: {message.text}")
 
 
 def ask(question: str, *, yes: bool) -> None:

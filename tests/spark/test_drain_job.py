@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -56,6 +58,45 @@ def test_help_lists_what_can_be_given(drain: Any, capsys: pytest.CaptureFixture[
     assert "exit codes: 0 done" in shown
     for option in (*CONNECTION, *SOURCE):
         assert (f"  {option.name} " in shown) is not option.secret
+
+
+@pytest.mark.parametrize("dry_run", [[], ["--dry-run"]])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("missing/report.json", "is in a directory that does not exist"),
+        ("", "is a directory"),
+        ("file/report.json", "is in a directory that does not exist"),
+        ("locked/report.json", "may not be written by this user"),
+        ("locked.json", "may not be written by this user"),
+        ("a\0b", "contains a NUL character"),
+        ("x" * 300, "is no path: File name too long"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_told_before_messages_are_taken(
+    dry_run: list[str], name: str, said: str,
+    drain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / "file").touch()
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "locked.json").touch()
+    before = sorted(tmp_path.iterdir())
+    access = os.access  # root may write everywhere
+    monkeypatch.setattr(
+        os, "access", lambda place, mode: not Path(place).name.startswith("locked") and access(place, mode)
+    )
+    monkeypatch.setattr(drain.cli, "protocol_of", lambda *_: pytest.fail("the broker was asked"))
+    given = ["--url", "amqp://localhost/v", "--queue", "q", "--output", "/o", "--checkpoint", "/c", *dry_run]
+    assert drain.main([*given, "--report", f"{tmp_path}/{name}"]) == 2
+    assert said in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["new.json", "old.json"])
+def test_a_report_that_can_be_written_is_not_made_before_its_time(drain: Any, tmp_path: Path, name: str) -> None:
+    (tmp_path / "old.json").write_text("old")
+    drain.check_report(str(tmp_path / name))
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["old"]
 
 
 def test_an_empty_report(drain: Any) -> None:

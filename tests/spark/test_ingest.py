@@ -124,6 +124,33 @@ def test_market_data_says_what_is_missing(capsys: pytest.CaptureFixture[str], mo
     assert SECRET not in shown
 
 
+@pytest.mark.parametrize("rate", ["-1", "0", "nan", "inf", "fast"])
+def test_market_data_needs_a_rate_above_0(rate: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        load("market_data").main([f"--rate={rate}"])
+    assert ended.value.code == 2
+    assert f"argument --rate: '{rate}' is not a number above 0" in capsys.readouterr().err
+
+
+def test_market_data_does_not_wait_for_its_next_tick_after_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = load("market_data")
+    slept: list[float] = []
+    sent: list[object] = []
+    with cli.Signals() as signals:
+
+        def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            signal.raise_signal(signal.SIGINT)
+
+        monkeypatch.setattr(job.time, "sleep", sleep)
+        monkeypatch.setattr(job, "send", lambda _client, tick, _exchange: sent.append(tick))
+        client = SimpleNamespace(confirm=lambda: None)
+        arguments = job.parser().parse_args(["--exchange=", "--rate=0.001", "--count=3"])
+        confirmed, _ = job.publish(client, arguments, signals)
+    assert (confirmed, len(sent), len(slept)) == (1, 1, 1)
+    assert slept[0] < 1
+
+
 def test_market_data_is_repeatable() -> None:
     job = load("market_data")
 

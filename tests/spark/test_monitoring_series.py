@@ -370,6 +370,12 @@ def test_a_connection_that_is_silent_is_closed(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize("address", ["a..b", "x" * 64, "", "[::1"])
+def test_an_address_that_can_be_none_is_an_error_of_its_option(address: str) -> None:
+    with pytest.raises(OptionError, match=r"'prometheus_address' has the value .* Allowed: host name or address"):
+        Metrics(prometheus_port=0, prometheus_address=address)
+
+
 def test_a_name_of_an_address_and_one_that_is_none(caplog: pytest.LogCaptureFixture) -> None:
     with Metrics(prometheus_port=0, prometheus_address="localhost") as metrics:
         assert metrics.port

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given
@@ -317,6 +320,16 @@ def test_the_report_for_programs_keeps_the_stored_names() -> None:
     shown = report.writer_json(status, now=0.0)
     assert shown["state"]["lineage"] == "lineage"
     assert shown["markers"][0]["lineage"] == "q"
+
+
+def test_texts_that_standard_output_cannot_show_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", shown)
+    monkeypatch.setattr("amqp_spark.transactions.__main__.connect_to", MagicMock())
+    monkeypatch.setattr("amqp_spark.transactions.__main__.look", lambda *_: (["queue 'b\u00fccher'"], {}))
+    assert main([URL]) == 0
+    shown.flush()
+    assert shown.buffer.getvalue() == rb"queue 'b\xfccher'" + b"\n"
 
 
 def test_a_location_is_reported_without_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

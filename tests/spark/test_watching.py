@@ -57,6 +57,11 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
         (["--metrics-port", "65536"], None, "--metrics-port '65536' is not a port. Give a number from 0 to 65535"),
         (["--metrics-port", "-1"], None, "--metrics-port '-1' is not a port"),
         (["--metrics-port", "http"], None, "--metrics-port 'http' is not a port"),
+        (
+            ["--metrics-port", "0", "--metrics-address=a..b"],
+            None,
+            "--metrics-address 'a..b' is not a host name or address",
+        ),
     ],
 )
 def test_one_error_before_anything_starts(
