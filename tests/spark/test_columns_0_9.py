@@ -190,6 +190,22 @@ def test_the_text_of_expiration(text: bytes, ttl: int | None, expiration: dateti
 
 
 @pytest.mark.parametrize(
+    ("text", "expiration"),
+    [
+        (b"9" * 18, 10**18 - 1),
+        (b"1" + b"0" * 18, 10**18),
+        (b"%d" % (2**63 - 1), 2**63 - 1),
+        (b"%d" % 2**63, None),
+        (b"9" * 255, None),
+        (b"0" * 40 + b"%d" % (WHEN * 1000), WHEN * 1000),
+    ],
+)
+def test_the_number_of_expiration_is_given_if_the_column_holds_it(text: bytes, expiration: int | None) -> None:
+    (row,) = rows_of(schema(("ttl", LONG), ("expiration", LONG)), message(1, expiration=wire9.short(text)))
+    assert tuple(row.values()) == (None, expiration)
+
+
+@pytest.mark.parametrize(
     ("value", "count"),
     [(b"l" + I64(7), 7), (b"I" + I32(7), 7), (b"S" + wire9.long(b"7"), None), (b"V", None), (b"d" + F64(7.5), None)],
 )

@@ -72,7 +72,31 @@ def test_empty_headers_stay_empty(empty: bytes) -> None:
     assert converted(empty, "0-10") == write_map({})
 
 
-@given(st.dictionaries(st.text(min_size=1, max_size=20), VALUES, max_size=5))
+@pytest.mark.parametrize("value", [None, True, 1, "text", [1], {"": 2}, Typed(letter.INT8, 3)])
+@pytest.mark.parametrize("more", [{}, {"symbol": "SAP"}])
+def test_a_table_whose_first_key_is_empty_is_a_table(value: object, more: dict[str, object]) -> None:
+    table = write_table({"": value} | more)
+    there = converted(table, "0-10")
+    assert there is not None
+    assert list(read_map_typed(there, 0)[0]) == ["", *more]
+    assert converted(table, "0-9-1") == table
+    assert converted(there, "0-9-1") == table
+    assert converted(there, "0-10") == there
+
+
+def test_a_map_of_very_many_entries_is_a_map() -> None:
+    entries = {f"{number:x}": None for number in range(70_000)}
+    assert converted(write_map(entries), "0-9-1") == write_table(entries)
+
+
+@pytest.mark.parametrize("number", range(256))
+def test_every_character_of_old_clients_is_converted(number: int) -> None:
+    there = converted(b"\0\0\0\x04\x01hk" + bytes((number,)), "0-10")
+    assert there is not None
+    assert read_map_typed(there, 0)[0]["h"].value == chr(number)
+
+
+@given(st.dictionaries(st.text(max_size=20), VALUES, max_size=5))
 def test_a_table_that_becomes_a_map_and_a_table_again_is_the_same(headers: dict[str, Any]) -> None:
     table = write_table(headers)
     there = converted(table, "0-10")

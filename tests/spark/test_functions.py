@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
+from amqp_core.v0_9._write import write_table
 from amqp_core.v0_10._write import write_map
 from amqp_spark import cli
 from amqp_spark.arrow.decode import decode_maps
@@ -40,6 +41,16 @@ def test_maps_become_typed_headers_or_texts() -> None:
     numbers = t.MapType(t.StringType(), t.DoubleType())
     only = [write_map({"a": 1.0}, "test"), None]
     assert decoded(only, numbers) == ([[("a", 1.0)], None], {})
+
+
+@pytest.mark.parametrize("value", ["x", None, 5])
+def test_a_table_whose_first_key_is_empty_is_decoded(value: object) -> None:
+    table = write_table({"": value, "qty": 7})
+    text = None if value is None else str(value)
+    values, errors = decoded([SAP, table, None, write_table({"": value})], TEXTS)
+    assert values[1:] == [[("", text), ("qty", "7")], None, [("", text)]]
+    assert errors == {}
+    assert decoded([table, SAP], TYPED)[0][0] == {"price": None, "qty": 7, "no": None}
 
 
 def test_rows_that_do_not_fit_are_named() -> None:

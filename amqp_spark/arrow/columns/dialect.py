@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from amqp_core.errors import DecodeError
-from amqp_core.typed_values import Typed
+from amqp_core.typed_values import MAX_DEPTH, Typed
 from amqp_core.v0_9 import type_codes as letter
 from amqp_core.v0_9._read import read_array_typed, read_table_typed
 from amqp_core.v0_10 import type_codes as code
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy.typing as npt
+
+
+_NOT_WHOLE: Final = "a map, list or array inside of it is malformed"
+_TOO_DEEP: Final = f"maps and lists inside of it are nested too deep; at most {MAX_DEPTH} levels are allowed"
 
 
 class Dialect(NamedTuple):
@@ -62,22 +66,26 @@ class Dialect(NamedTuple):
             return at + width
         return -1 if width == -9 else at - width + int.from_bytes(data[at : at - width], "big")
 
-    def is_whole(self, data: bytes, code_at: int, after: int) -> bool:
-        """Whether a value from its type code up to ``after`` is well-formed inside; always true if it is no container.
+    def fault_inside(self, data: bytes, code_at: int, after: int) -> str:
+        """What is wrong inside of the value of an entry, from its type code up to ``after``; empty if nothing is.
 
         A container may have size 0 and no count, as Broker-J writes null containers.
         """
-        left = [(data[code_at], code_at + 1, after)]
+        left = [(data[code_at], code_at + 1, after, 2)]  # the map of the entry is the first level
         while left:
-            number, at, until = left.pop()
+            number, at, until, depth = left.pop()
+            if number not in self.containers:
+                continue
+            if depth > MAX_DEPTH:  # as map_of() has it: who reads it would refuse the message
+                return _TOO_DEEP
             at += 4
-            if number not in self.containers or at == until:
+            if at == until:
                 continue
             inside = (self._counted_items if self.is_counted else self._items)(data, number, at, until)
             if inside is None:
-                return False
-            left += inside
-        return True
+                return _NOT_WHOLE
+            left += [(*item, depth + 1) for item in inside]
+        return ""
 
     def _counted_items(self, data: bytes, number: int, at: int, until: int) -> list[tuple[int, int, int]] | None:
         """The containers among the items of a container: type, begin, end. ``None`` if the items do not fill it."""
@@ -173,6 +181,10 @@ _KINDS: Final = {
 }
 
 
+_CHARS: Final = frozenset(bytes(range(256)).decode("iso8859-15"))
+"""The characters of type char of 0-10. Those of 0-9-1 are others: eight of them, such as ¤, are not among these."""
+
+
 def _of_0_10(typed: Typed) -> Typed:
     """The same value with the type codes of 0-10, nested ones included."""
     value: Any = typed.value
@@ -181,6 +193,8 @@ def _of_0_10(typed: Typed) -> Typed:
     if isinstance(value, list):
         return Typed(code.LIST, [_of_0_10(item) for item in value])
     kind = _KINDS[typed.code]
+    if kind == code.CHAR and value not in _CHARS:
+        kind = code.CHAR_UTF32
     return Typed(code.STR16 if kind == code.VBIN32 and isinstance(value, str) else kind, value)
 
 
@@ -213,9 +227,12 @@ def is_table(data: bytes) -> bool:
     """Whether encoded headers, with their size, are a table of 0-9-1 and no map of 0-10; false if they are empty.
 
     Behind the size a map has the number of its entries in four bytes, the first of them 0, and a table the size of the
-    first key, which is not 0.
+    first key. If that key is empty, its size is 0 and a type letter follows: as a number of entries that would be four
+    million at least, each of two bytes or more.
     """
-    return len(data) > 4 and data[4] != 0
+    if len(data) <= 4 or data[4]:
+        return len(data) > 4
+    return len(data) > 5 and data[5] in _KINDS and int.from_bytes(data[4:8]) > (len(data) - 8) // 2
 
 
 def is_encoded(data: bytes, dialect: Dialect) -> bool:

@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from amqp_spark.arrow.columns import arrays
 from amqp_spark.arrow.columns.batch import decoder
-from amqp_spark.arrow.columns.dialect import AMQP_0_9, AMQP_0_10
+from amqp_spark.arrow.columns.dialect import AMQP_0_9, AMQP_0_10, is_table
 from amqp_spark.arrow.columns.wire import Spans, Wire, padded
 from amqp_spark.arrow.without_pandas import to_numpy
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 def decode_maps(column: Array, kind: t.DataType, unit: str = "auto") -> Column:
     """Decode maps and tables (BINARY, each with its size; NULL stays NULL) to STRUCT or MAP, as the source does.
 
-    Each says itself what it is: behind the size a map of 0-10 has the number of its entries in four bytes, the first of
-    them 0, and a table of 0-9-1 the size of the first key, which is not 0.
+    Each says itself whether it is a map of 0-10 or a table of 0-9-1: see :func:`.dialect.is_table`.
     """
     arrow = to_arrow_type(kind, timezone="UTC")
     maps = column.cast(pa.binary())
@@ -49,7 +48,10 @@ def decode_maps(column: Array, kind: t.DataType, unit: str = "auto") -> Column:
     for row in np.flatnonzero(wrong).tolist():
         errors[row] = f"{end[row] - begin[row]} bytes that do not begin with their number less 4"
     absent |= wrong
+    filled = ~absent & (end - begin > 5)
     tables = ~absent & (end - begin > 4) & (wire.size(1, begin + 4) != 0)
+    for row in np.flatnonzero(filled & ~tables & (wire.size(1, begin + 5) != 0)).tolist():
+        tables[row] = is_table(data[begin[row] : end[row]])
 
     def decoded(dialect: Dialect, others: Mask) -> Array:
         spans = Spans(begin, end, absent | others)

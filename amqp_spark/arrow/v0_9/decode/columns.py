@@ -38,7 +38,8 @@ _PLAN: Final = FieldPlan(Layout("content header", 60, PROPERTIES))
 _HEADERS: Final = _PROPERTIES["application_headers"]
 _DELIVERY_COUNT: Final = b"x-delivery-count"
 _OFFSET: Final = b"x-stream-offset"
-_NUMBER: Final = re.compile(r"\d{1,18}", re.ASCII)
+_NUMBER: Final = re.compile(r"\d+", re.ASCII)
+_LARGEST: Final = 2**63 - 1
 
 
 class Method(NamedTuple):
@@ -165,9 +166,10 @@ def _expirations(batch: batches.Batch) -> tuple[Positions, Mask]:
 
 
 def _milliseconds(text: bytes | None) -> int | None:
-    """The number of a text; ``None`` if it is none."""
+    """The number of a text; ``None`` if it is none, or not one of 64 bits."""
     digits = "" if text is None else text.decode("latin-1")
-    return int(digits) if _NUMBER.fullmatch(digits) else None
+    number = int(digits) if _NUMBER.fullmatch(digits) else None
+    return None if number is None or number > _LARGEST else number
 
 
 def _ttl(batch: batches.Batch, arrow: pa.DataType) -> Column:
