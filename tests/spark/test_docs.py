@@ -17,7 +17,8 @@ from amqp_spark import docs
 from amqp_spark.arrow.decode import COLUMNS, DEFAULT_SCHEMA
 from amqp_spark.commands import ingest
 from amqp_spark.error_conditions import SparkCondition
-from amqp_spark.options import CONNECTION, SINK, SOURCE
+from amqp_spark.errors import OptionError
+from amqp_spark.options import CONNECTION, SINK, SOURCE, SinkOptions, SourceOptions
 from tests.support.documents import PAGES, README, ROOT, anchors, links
 
 if TYPE_CHECKING:
@@ -52,6 +53,52 @@ def test_every_option_and_column_is_documented() -> None:
     assert all(f"\n| `{option.name}` |" in options for option in (*CONNECTION, *SOURCE, *SINK))
     assert all(f"\n| `{name}` |" in columns for name in DEFAULT_SCHEMA.fieldNames())
     assert all(column.meaning for column in COLUMNS.values())
+
+
+def rules() -> list[str]:
+    """The rules about options together, of docs/options.md."""
+    _, _, text = (ROOT / "docs" / "options.md").read_text(encoding="utf-8").partition("\n## Combinations\n")
+    return [" ".join(point.split()) for point in re.split("^- ", text, flags=re.MULTILINE)[1:]]
+
+
+EXACTLY_ONCE = {"deliveryGuarantee": "exactly-once", "transactionalId": "w"}
+
+
+@pytest.mark.parametrize(
+    ("side", "options", "named"),
+    [
+        (SourceOptions, {"username": "u", "password": "p", "saslMechanisms": "EXTERNAL"}, "`saslMechanisms` login"),
+        (SourceOptions, {"minMessagesPerTrigger": "2", "maxMessagesPerTrigger": "1"},
+         "`minMessagesPerTrigger` at most `maxMessagesPerTrigger`"),
+        (SourceOptions, {"maxTriggerDelay": "1m"}, "`maxTriggerDelay` needs `minMessagesPerTrigger`"),
+        (SourceOptions, {"declare": "ifMissing", "queueType": "quorum", "queueArguments": "x-queue-type=classic"},
+         "`queueType` `queueArguments` `x-queue-type`"),
+        (SinkOptions, {"transactionalId": "w"}, "`transactionalId` `stableMessageId=true`"),
+        (SinkOptions, EXACTLY_ONCE | {"transactionTimeout": "74"}, "`transactionTimeout` twice `heartbeat` 15 75"),
+        (SinkOptions, EXACTLY_ONCE | {"protocol": "0-9-1"}, "`deliveryGuarantee=exactly-once` `protocol=0-9-1`"),
+        (SinkOptions, {"protocol": "0-10", "priority": "10"}, "`priority` 9 `protocol=0-10`"),
+    ],
+)  # fmt: skip
+def test_what_options_exclude_is_documented(
+    side: type[SourceOptions | SinkOptions], options: dict[str, str], named: str
+) -> None:
+    with pytest.raises(OptionError) as refused:
+        side.parse({"url": "amqp://h/v", "exchange" if side is SinkOptions else "queue": "q"} | options)
+    assert len(refused.value.problems) == 1
+    assert any(all(word in rule for word in named.split()) for rule in rules())
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"transactionalId": "w", "stableMessageId": "true"}, "`transactionalId` `stableMessageId=true`"),
+        (EXACTLY_ONCE | {"transactionTimeout": "75"}, "`transactionTimeout` 75"),
+        ({"spark.x": "1", "__internal": "2", "outputMode": "append"}, "`outputMode` `spark.` `__`"),
+    ],
+)
+def test_what_options_allow_is_documented(options: dict[str, str], named: str) -> None:
+    SinkOptions.parse({"url": "amqp://h/v"} | options)
+    assert any(all(word in rule for word in named.split()) for rule in rules())
 
 
 def test_options_that_the_documents_name_exist() -> None:
