@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from amqp_core.errors import DecodeError
-from amqp_core.typed_values import MAX_DEPTH, Typed
+from amqp_core.typed_values import Typed
 from amqp_core.v0_9 import type_codes as letter
 from amqp_core.v0_9._read import read_array_typed, read_table_typed
 from amqp_core.v0_10 import type_codes as code
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy.typing as npt
-
-
-_NOT_WHOLE: Final = "a map, list or array inside of it is malformed"
-_TOO_DEEP: Final = f"maps and lists inside of it are nested too deep; at most {MAX_DEPTH} levels are allowed"
 
 
 class Dialect(NamedTuple):
@@ -66,26 +62,22 @@ class Dialect(NamedTuple):
             return at + width
         return -1 if width == -9 else at - width + int.from_bytes(data[at : at - width], "big")
 
-    def fault_inside(self, data: bytes, code_at: int, after: int) -> str:
-        """What is wrong inside of the value of an entry, from its type code up to ``after``; empty if nothing is.
+    def is_whole(self, data: bytes, code_at: int, after: int) -> bool:
+        """Whether a value from its type code up to ``after`` is well-formed inside; always true if it is no container.
 
         A container may have size 0 and no count, as Broker-J writes null containers.
         """
-        left = [(data[code_at], code_at + 1, after, 2)]  # the map of the entry is the first level
+        left = [(data[code_at], code_at + 1, after)]
         while left:
-            number, at, until, depth = left.pop()
-            if number not in self.containers:
-                continue
-            if depth > MAX_DEPTH:  # as map_of() has it: who reads it would refuse the message
-                return _TOO_DEEP
+            number, at, until = left.pop()
             at += 4
-            if at == until:
+            if number not in self.containers or at == until:
                 continue
             inside = (self._counted_items if self.is_counted else self._items)(data, number, at, until)
             if inside is None:
-                return _NOT_WHOLE
-            left += [(*item, depth + 1) for item in inside]
-        return ""
+                return False
+            left += inside
+        return True
 
     def _counted_items(self, data: bytes, number: int, at: int, until: int) -> list[tuple[int, int, int]] | None:
         """The containers among the items of a container: type, begin, end. ``None`` if the items do not fill it."""

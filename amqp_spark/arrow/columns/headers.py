@@ -19,7 +19,7 @@ from amqp_spark.arrow.columns.values import INTEGERS, converter, name_of
 from amqp_spark.arrow.without_pandas import from_numpy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from amqp_spark.arrow.columns.arrays import Column
     from amqp_spark.arrow.columns.conversion import Errors
@@ -32,6 +32,7 @@ _FEW: Final = 128
 _ROUNDS: Final = 64
 _FIRST_BYTE: Final = np.uint64(56)  # shifts the other bytes out of eight
 _NO_KEY: Final = bytes(256)  # longer than any key
+_NOT_WHOLE: Final = "a map, list or array inside of it is malformed"
 
 READ: Final = {  # the numpy type of an integer by its type code
     code.INT8: ">i1",
@@ -89,19 +90,10 @@ class _Walk:
     def drop(self, wrong: Mask, reason: str) -> None:
         """Mark these maps as malformed."""
         if wrong.any():
-            self.drop_faulty(dict.fromkeys(np.flatnonzero(wrong).tolist(), reason))
-
-    def drop_faulty(self, faults: Mapping[int, str]) -> None:
-        """Mark maps as malformed, by their index among those that are left, each for a reason of its own."""
-        if not faults:
-            return
-        for index, reason in faults.items():
-            row = int(self.rows[index])
-            self._broken.setdefault(row, f"application-headers: {reason}")
-            self.lost.append(row)
-        done = np.zeros(len(self.rows), np.bool_)
-        done[list(faults)] = True
-        self.stop(done)
+            for row in self.rows[wrong].tolist():
+                self._broken.setdefault(row, f"application-headers: {reason}")
+                self.lost.append(row)
+            self.stop(wrong)
 
     def step(self) -> bool:
         """Find the next entry of every map that has one; return False if no map has one."""
@@ -206,12 +198,11 @@ def check(wire: Wire, spans: Spans, broken: Errors) -> None:
             _alone(walk, [_NO_KEY], [np.zeros(len(spans.begin), np.int64)], broken, inside=True)
             return
         nested = np.flatnonzero(np.isin(walk.codes, wire.dialect.containers))
-        faults = {
-            index: fault
-            for index in nested.tolist()
-            if (fault := wire.dialect.fault_inside(wire.data, int(walk.code_at[index]), int(walk.after[index])))
-        }
-        walk.drop_faulty(faults)
+        if len(nested):
+            wrong = np.zeros(len(walk.rows), np.bool_)
+            for index in nested.tolist():
+                wrong[index] = not wire.dialect.is_whole(wire.data, int(walk.code_at[index]), int(walk.after[index]))
+            walk.drop(wrong, _NOT_WHOLE)
         walk.at = walk.after
 
 
@@ -230,7 +221,8 @@ def _alone(walk: _Walk, keys: Sequence[bytes], found: list[Positions], broken: E
             if not 0 <= after <= end:
                 reason = "an entry reaches beyond its end"
                 break
-            if inside and (reason := dialect.fault_inside(data, code_at, after)):
+            if inside and not dialect.is_whole(data, code_at, after):
+                reason = _NOT_WHOLE
                 break
             column = slots.pop(bytes(data[at + 1 : code_at]), None)
             if column is not None:
