@@ -233,7 +233,10 @@ class Server:
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._flushing = False
+        self._flushing = False  # first of all: an error must not end all writing
+        now = self.now()
+        for host in self.hosts.values():
+            host.effort.next_turn(now)
         dirty, self._dirty = self._dirty, set()
         try:
             self._write(dirty)
@@ -243,6 +246,13 @@ class Server:
         for peer in dirty:
             peer.written()
         self._expect()
+        if self._has_unfinished:
+            self.wake_up()
+
+    @property
+    def _has_unfinished(self) -> bool:
+        """Whether selectors have more to do, after other clients had their turn."""
+        return any(host.effort.has_unfinished for host in self.hosts.values())
 
     def _write(self, peers: Iterable[Peer]) -> None:
         """Write to clients what they have to know, after the changes that it follows from are on the disk.
@@ -298,7 +308,7 @@ class Server:
         if dues:
             delay = max(EXPIRY_SECONDS, min(dues) - now)
             self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
-        if self._store is not None and self._store.is_behind:
+        if self._has_unfinished or (self._store is not None and self._store.is_behind):
             self.wake_up()
 
 

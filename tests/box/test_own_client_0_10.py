@@ -156,6 +156,20 @@ def test_browse_and_acquire(connect_0_10: Connect010) -> None:
     assert [message.body for message in drain(client.subscribe("q"))] == [b"3"]
 
 
+def test_a_long_queue_is_searched_to_its_end(connect_0_10: Connect010) -> None:
+    """It takes several turns of the event loop, which come by themselves; a flush waits for all of them."""
+    client = connect_0_10()
+    client.declare_queue("q")
+    for number in range(5_000):
+        headers = spec.MessageProperties(application_headers={"n": number})
+        client.publish(Message(b"%d" % number, properties=headers), routing_key="q")
+    client.confirm()
+    assert [message.body for message in drain(client.subscribe("q", selector="n = 4999"))] == [b"4999"]
+    subscription = client.subscribe("q", selector="n = 4998")
+    subscription.grant(1)
+    assert [message.body for message in take(subscription, 1)] == [b"4998"]
+
+
 def test_selectors(connect_0_10: Connect010) -> None:
     client = connect_0_10()
     client.declare_queue("q")

@@ -55,6 +55,10 @@ class Backlog:
         """Priority of an entry in this queue."""
         return min(max(entry.message.priority - self._lowest, 0), self._max_priority)
 
+    def place(self, entry: Entry) -> tuple[int, int]:
+        """Where an entry stands: what comes before it has a smaller place."""
+        return -self.priority_of(entry), entry.sequence
+
     def append(self, entry: Entry) -> None:
         """Add the newest entry."""
         self._level(entry).append(entry)

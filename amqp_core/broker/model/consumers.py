@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from amqp_core.broker.model.effort import EACH
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -37,9 +39,21 @@ class Consumer:
         browse: it only looks: what it gets stays in the queue and is not its own to settle.
         priority: messages go to the consumers of the highest priority that have room.
         selector: which messages it gets; None: all. It must not raise.
+        weight: how long the selector takes, as a multiple of what a simple one takes.
     """
 
-    __slots__ = ("active", "browse", "exclusive", "no_ack", "owner", "priority", "queue", "receiver", "selector")
+    __slots__ = (
+        "active",
+        "browse",
+        "exclusive",
+        "no_ack",
+        "owner",
+        "priority",
+        "queue",
+        "receiver",
+        "selector",
+        "weight",
+    )
 
     def __init__(
         self,
@@ -52,6 +66,7 @@ class Consumer:
         browse: bool = False,
         priority: int = 0,
         selector: Callable[[Message], bool] | None = None,
+        weight: int = 1,
     ) -> None:
         self.queue = queue
         self.receiver = receiver
@@ -63,6 +78,7 @@ class Consumer:
         self.active = True
         """False when it was cancelled or its queue deleted."""
         self.selector = selector
+        self.weight = weight
 
     @property
     def walks(self) -> bool:
@@ -72,6 +88,10 @@ class Consumer:
     def wants(self, message: Message) -> bool:
         """Whether it gets such messages."""
         return self.selector is None or self.selector(message)
+
+    def effort(self, message: Message) -> int:
+        """How long it takes to find out whether it gets a message: see ``Effort``."""
+        return (EACH + len(message.header)) * self.weight
 
 
 class Turns:

@@ -5,7 +5,8 @@ the head changes or a consumer says that it has room (``Queue.ready``). So a pub
 does not ask its consumers.
 
 Consumers that browse or select walk through the messages on their own, and are asked first. A queue without any of
-them does nothing for them.
+them does nothing for them. Where selectors take long, the walks go on in the next turn (see ``Effort``), and what they
+have not looked at has to wait for them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from amqp_core.broker.model.arguments import QueueArguments
     from amqp_core.broker.model.clock import LatestTime
     from amqp_core.broker.model.dead_letters import DeadLetters
+    from amqp_core.broker.model.effort import Effort
     from amqp_core.broker.model.exchanges import Binding
     from amqp_core.broker.model.journal import Journal
     from amqp_core.broker.model.memory import Memory
@@ -44,6 +46,7 @@ class Queue:
         clock: gives the time to calls that have none.
         memory: where its messages are counted.
         dead_letters: takes the messages that die here. Who calls a method with ``now`` calls ``drain`` afterwards.
+        effort: what its consumers share with those of other queues.
         on_timer: called when something in the queue gets an end by time.
         outlives_owner: an exclusive queue stays when its owner is gone.
     """
@@ -89,6 +92,7 @@ class Queue:
         clock: LatestTime,
         memory: Memory,
         dead_letters: DeadLetters,
+        effort: Effort,
         on_timer: Callable[[Queue], None],
         outlives_owner: bool = False,
     ) -> None:
@@ -120,7 +124,7 @@ class Queue:
         lowest = arguments.get(LOWEST)
         self._backlog = Backlog(settings.max_priority or 0, lowest if isinstance(lowest, int) else 0)
         self._turns = Turns(single=settings.single_active_consumer)
-        self._walks = Walks(self._backlog, self._take_out)
+        self._walks = Walks(self._backlog, self._take_out, effort)
         self._expiries = Expiries()
         self._limits = limits = Limits(settings)
         self._special = limits.drops or limits.throttles or settings.max_priority is not None
@@ -161,6 +165,11 @@ class Queue:
     def consumers(self) -> list[Consumer]:
         """Its consumers; those that browse or select are last."""
         return [*self._turns, *(walk.consumer for walk in self._walks.places)]
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether selectors have not looked at all messages yet: consumers may get more without being ``ready``."""
+        return self._walks.is_unfinished
 
     def has_room_for(self, messages: Sequence[Message]) -> bool:
         """Whether the queue would take all of them."""
@@ -382,8 +391,11 @@ class Queue:
         """Deliver from the head while a consumer has room; return whether anything has gone."""
         backlog, turns = self._backlog, self._turns
         gone = False
+        awaited = self._walks.place()
         while backlog.count:
             entry = backlog.head()
+            if awaited is not None and backlog.place(entry) >= awaited:
+                break
             if entry.expires is not None and entry.expires <= now:
                 self._drop_expired_head(now)
                 gone = True
@@ -404,7 +416,7 @@ class Queue:
         self._walks.go_on(now, fresh=entry)
         if entry.state != READY:
             return
-        if self._backlog.head() is entry:
+        if self._backlog.head() is entry and self._walks.place() is None:
             consumer = self._turns.next_with_room(entry.message.size)
             if consumer is not None:
                 self._backlog.pop()

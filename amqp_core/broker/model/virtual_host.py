@@ -17,6 +17,7 @@ from amqp_core.broker.model.declarations import (
     predeclared_exchanges,
     require_application_name,
 )
+from amqp_core.broker.model.effort import Effort
 from amqp_core.broker.model.errors import Refusal, Refused
 from amqp_core.broker.model.exchanges import Binding, Exchange
 from amqp_core.broker.model.memory import Memory
@@ -71,6 +72,8 @@ class VirtualHost:
         self._clock = LatestTime()
         self._dead_letters = DeadLetters(self._topology.route)
         self._timers = Timers()
+        self.effort = Effort()
+        """Of selectors: whoever lets clients take turns begins a turn of it, too."""
         self.branches = Branches(self)
         for exchange in predeclared_exchanges():
             self._topology.add_exchange(exchange)
@@ -406,6 +409,7 @@ class VirtualHost:
         browse: bool = False,
         priority: int = 0,
         selector: Callable[[Message], bool] | None = None,
+        weight: int = 1,
         now: float = 0.0,
     ) -> Consumer:
         """Add a consumer. It gets nothing before the caller calls ``consumer.queue.ready()``.
@@ -416,6 +420,7 @@ class VirtualHost:
                 turn comes it does not see. It must not settle what it gets, unless ``acquire`` gave it.
             selector: which messages it gets, in order; the others stay for others. It must not raise. Consumers with
                 a selector are asked before those without, and the priority counts among them.
+            weight: how long the selector takes, as a multiple of what a simple one takes.
 
         Raises:
             Refused: as ``queue``; ACCESS_REFUSED (there is an exclusive consumer, or any consumer if this one wants
@@ -438,6 +443,7 @@ class VirtualHost:
             browse=browse,
             priority=priority,
             selector=selector,
+            weight=weight,
         )
         place.attach(consumer)
         return consumer
@@ -550,6 +556,7 @@ class VirtualHost:
             clock=self._clock,
             memory=self.memory,
             dead_letters=self._dead_letters,
+            effort=self.effort,
             on_timer=self._timers.add,
             outlives_owner=outlives_owner,
         )

@@ -93,7 +93,7 @@ class ServerConnection(Adapter):
 
     @property
     def is_stalled(self) -> bool:
-        """Whether nothing more is to be read at present; also while a command waits for the client (message.flush)."""
+        """Whether nothing more is to be read at present; also while a command waits (message.flush)."""
         return super().is_stalled or any(session.is_stalled for session in self._sessions.values())
 
     @property
@@ -147,6 +147,11 @@ class ServerConnection(Adapter):
         """Queue a command of the broker, such as a result that the client has asked for."""
         self.protocol.send_assembly(channel, segments)
         self._answered(sum(len(payload) for _, payload in segments) + _OVERHEAD)
+
+    def resume_later(self) -> None:
+        """Look again after the next write whether more can be delivered."""
+        self._starved = True
+        self._wake()
 
     def pull_brake(self) -> None:
         """Read no more: a publisher does not stop."""

@@ -9,9 +9,9 @@ from amqp_core.broker.selection.messages import selector
 from amqp_core.broker.v0_10.errors import Code, Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from amqp_core.broker.model.messages import Message
+    from amqp_core.broker.selection.messages import Selector
 
 FEATURE: Final = "qpid.jms-selector"
 """Told to clients in ``qpid.features``: without it Qpid's JMS client browses, and acquires what it selects itself."""
@@ -19,7 +19,7 @@ FEATURE: Final = "qpid.jms-selector"
 _ARGUMENTS: Final = ("x-filter-jms-selector", "x-apache-selector")
 
 
-def selector_of(arguments: Mapping[str, object]) -> Callable[[Message], bool] | None:
+def selector_of(arguments: Mapping[str, object]) -> Selector | None:
     """Which messages a subscription asks for; None: all.
 
     Raises:

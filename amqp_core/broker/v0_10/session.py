@@ -55,7 +55,7 @@ class ServerSession:
         self._flushing: SessionSubscription | None = None
         self._flush: CommandReceived | None = None
         self._waiting: deque[CommandReceived | CommandUnknown] = deque()
-        """What arrived behind a flush that the client has to read for."""
+        """What arrived behind a flush that has not ended."""
         self._failed: Failed | None = None
         self._ended = False
 
@@ -97,7 +97,7 @@ class ServerSession:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether a flush waits until the client has read."""
+        """Whether a flush waits until the client has read, or selectors have looked at all messages."""
         return self._flushing is not None
 
     def receive_control(self, control: spec.Control) -> None:
@@ -160,12 +160,13 @@ class ServerSession:
             self._publishing.tell_accepted()
 
     def wake(self) -> None:
-        """The client has read: go on with deliveries, and with what waited for a flush."""
+        """The client has read, or others had their turn: go on with deliveries, and with what waited for a flush."""
         for subscription in list(self._subscriptions.values()):
             subscription.ready()
         while self._flushing is not None:
             flushing = self._flushing
-            if self.connection.is_congested and flushing.has_credit:
+            if flushing.may_get_more:
+                self.connection.resume_later()
                 return
             flushing.stop()
             self._flushing = None
@@ -316,6 +317,7 @@ class ServerSession:
                 browse=browse,
                 priority=priority,
                 selector=selector,
+                weight=1 if selector is None else selector.weight,
                 now=self.connection.now,
             )
         except Refused as refused:
@@ -343,8 +345,9 @@ class ServerSession:
     def _on_flush(self, command: spec.MessageFlush) -> None:
         subscription = self._subscription(command.destination)
         subscription.ready()
-        if subscription.has_credit and self.connection.is_congested:
+        if subscription.may_get_more:
             self._flushing = subscription
+            self.connection.resume_later()
         else:
             subscription.stop()
 

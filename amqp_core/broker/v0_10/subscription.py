@@ -49,6 +49,13 @@ class SessionSubscription:
         """Whether there is credit of both units."""
         return self.messages > 0 and self.nbytes > 0
 
+    @property
+    def may_get_more(self) -> bool:
+        """Whether messages may come that wait now, when the client reads or selectors have looked at all of them."""
+        if not self.has_credit:
+            return False
+        return self.session.connection.is_congested or (self.consumer is not None and self.consumer.queue.is_searched)
+
     def has_room(self, size: int) -> bool:
         """Whether the credit and the connection allow one more."""
         return self.messages > 0 and self.nbytes >= size and self.nbytes > 0 and self.session.can_send

@@ -98,6 +98,9 @@ class Peer:
         moved = True
         while moved:
             moved = self._pump_out()
+            for host in self.world.hosts.values():  # as the server does: each round is a turn
+                moved = moved or host.effort.has_unfinished
+                host.effort.next_turn(self.world.now)
             for peer in self.world.peers:
                 moved = peer._pump_in() or moved
 

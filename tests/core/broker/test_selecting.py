@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amqp_core.broker.model.effort import EACH, MOST
 from amqp_core.broker.model.errors import Refusal
-from tests.core.broker.model_support import ME, Host, Sink, refused
+from amqp_core.broker.model.messages import Message
+from tests.core.broker.model_support import ME, FixedWire, Host, Sink, refused
 
 if TYPE_CHECKING:
-    from amqp_core.broker.model.messages import Message
+    from collections.abc import Callable
+
     from amqp_core.broker.model.queues import Consumer
 
 
@@ -89,6 +92,7 @@ def test_many_returns_are_no_growth() -> None:
         first, second = host.all_of()
         host.release([second])
         host.release([first])
+        host.effort.next_turn(0.0)
     sink.room = 5
     consumer.queue.ready()
     assert sink.bodies == ["e", "a", "e", "a"]
@@ -194,3 +198,134 @@ def test_exclusive_deleted_and_a_single_active_consumer() -> None:
     with refused(Refusal.NOT_IMPLEMENTED, "'q'", "single active"):
         host.consume("q", Sink(), owner=ME, selector=vowels)
     select(host, sink, browse=True)
+
+
+# --- in turns: how long selectors take
+
+
+def counting(asked: list[bytes], wanted: bytes = b"") -> Callable[[Message], bool]:
+    def wants(message: Message) -> bool:
+        asked.append(message.body)
+        return message.body in (wanted, b"last")
+
+    return wants
+
+
+def test_a_long_queue_is_searched_in_turns() -> None:
+    host = filled("x" * 5000)
+    host.send("last")
+    asked: list[bytes] = []
+    sink = Sink()
+    host.consume("q", sink, owner=ME, selector=counting(asked)).queue.ready()
+    turns, before = 1, 0
+    while host.effort.has_unfinished:
+        assert before < len(asked) <= before + MOST // EACH + 1
+        before = len(asked)
+        host.effort.next_turn(0.0)
+        turns += 1
+    assert sink.bodies == ["last"]
+    assert len(asked) == 5001
+    assert turns == 1 + 5001 // (MOST // EACH)
+
+
+def test_a_heavy_selector_and_long_headers_have_less_in_a_turn() -> None:
+    host = filled("x" * 100)
+    asked: list[bytes] = []
+    host.consume("q", Sink(), owner=ME, selector=counting(asked), weight=MOST // EACH // 10).queue.ready()
+    assert len(asked) == 11
+    host = Host()
+    host.make("q")
+    long = Message(FixedWire(), "", "q", bytes(MOST // 4), b"x")
+    for _ in range(10):
+        host.publish(long, now=0.0)
+    asked.clear()
+    host.consume("q", Sink(), owner=ME, selector=counting(asked)).queue.ready()
+    assert len(asked) == 4
+
+
+def test_all_queues_share_a_turn_and_go_on_one_after_the_other() -> None:
+    host = Host()
+    asked: dict[str, list[bytes]] = {}
+    for name in "ab":
+        host.make(name)
+        for _ in range(3000):
+            host.send("x", key=name)
+        asked[name] = []
+        host.consume(name, Sink(), owner=ME, selector=counting(asked[name])).queue.ready()
+    most = MOST // EACH
+    assert [len(each) for each in asked.values()] == [most, 0]
+    host.effort.next_turn(0.0)
+    assert [len(each) for each in asked.values()] == [2 * most, 0]
+    host.effort.next_turn(0.0)
+    assert [len(each) for each in asked.values()] == [2 * most, most]
+
+
+def test_who_selects_is_asked_first_also_in_later_turns() -> None:
+    """Those without a selector, and those after it, get what it has passed, and wait for the rest."""
+    host = filled("x" * 1500 + "a" + "x" * 1500)
+    first, second, plain, browser = Sink(), Sink(), Sink(), Sink()
+    host.consume("q", browser, owner=ME, browse=True)
+    select(host, first, priority=1)
+    select(host, second)
+    host.listen(plain)
+    assert (first.bodies, plain.bodies) == ([], [])
+    host.send("y")
+    assert "y" not in plain.bodies
+    while host.effort.has_unfinished:
+        host.effort.next_turn(0.0)
+    assert (first.bodies, second.bodies) == (["a"], [])
+    assert plain.bodies == ["x"] * 3000 + ["y"]
+    assert browser.bodies == ["x"] * 1500 + ["a"] + ["x"] * 1500 + ["y"]
+
+
+def test_nobody_takes_what_one_that_selects_has_not_been_asked_for() -> None:
+    """The first passes what the second wants, and its turn ends before the second has looked at anything."""
+    host = filled("a" + "x" * 1000)
+    host.consume("q", Sink(), owner=ME, priority=1, selector=counting([]))
+    wants = Sink()
+    select(host, wants)
+    plain = Sink()
+    host.listen(plain)
+    assert (wants.bodies, plain.bodies) == ([], [])
+    while host.effort.has_unfinished:
+        host.effort.next_turn(0.0)
+    assert (wants.bodies, plain.bodies) == (["a"], ["x"] * 1000)
+
+
+def test_what_comes_back_behind_the_walk_is_looked_at_in_turns_too() -> None:
+    host = filled("")
+    asked: list[bytes] = []
+    sink = Sink()
+    consumer = host.consume("q", sink, owner=ME, selector=counting(asked))
+    for _ in range(3000):
+        host.send("x")
+        host.effort.next_turn(0.0)
+    held = list(host.all_of())
+    asked.clear()
+    host.effort.next_turn(0.0)
+    host.release(held)
+    assert len(asked) == MOST // EACH
+    while host.effort.has_unfinished:
+        host.effort.next_turn(0.0)
+    assert len(asked) == 3000
+    host.cancel(consumer)
+    assert host.queues["q"].message_count == 3000
+
+
+def test_a_queue_that_is_deleted_or_emptied_meanwhile() -> None:
+    host = filled("x" * 3000)
+    asked: list[bytes] = []
+    sink, plain = Sink(), Sink()
+    host.consume("q", sink, owner=ME, selector=counting(asked, b"a")).queue.ready()
+    host.listen(plain)
+    host.purge_queue("q", owner=ME)
+    host.send("a")
+    host.send("b")
+    host.effort.next_turn(0.0)
+    assert (sink.bodies, plain.bodies[-1]) == (["a"], "b")
+    for _ in range(3000):
+        host.send("x")
+    assert host.effort.has_unfinished
+    host.delete_queue("q", owner=ME)
+    host.effort.next_turn(0.0)
+    assert not host.effort.has_unfinished

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp_core.broker.selection.errors import SelectorError
-from amqp_core.broker.selection.language import MOST_DEPTH, compiled
+from amqp_core.broker.selection.language import MOST_DEPTH, MOST_LIKES, MOST_WILD, compiled
 from amqp_core.broker.selection.tokens import MOST_CHARACTERS
 
 if TYPE_CHECKING:
@@ -91,6 +91,9 @@ def test_it_does_not_hold(selector: str) -> None:
         ("09 = one", 1, "09 is no number"),
         ("x" * (MOST_CHARACTERS + 1), MOST_CHARACTERS + 1, "more than 16384 characters"),
         ("(" * 5000, MOST_DEPTH + 1, "more than 32 parentheses"),
+        (" OR ".join(["one LIKE 'a'"] * (MOST_LIKES + 1)), 16 * MOST_LIKES + 10, "more than 64 LIKE"),
+        ("one LIKE '%" + "_" * MOST_WILD + "a%'", 10, "more than 256 characters"),
+        (" OR ".join(["one LIKE '%a____b%'"] * 43), 23 * 42 + 10, "more than 256 characters"),
     ],
 )
 def test_an_error_says_what_and_where(selector: str, at: int, words: str) -> None:
@@ -112,6 +115,10 @@ def test_an_error_says_what_and_where(selector: str, at: int, words: str) -> Non
         ("*".join(["9223372036854775807"] * 800) + " > 1", True),
         ("9" * 16_000 + " > 1", True),
         ("0x" + "f" * 16_000 + " > 1", True),
+        (" OR ".join(["one LIKE 'a'"] * MOST_LIKES), False),
+        ("long LIKE '%" + "_" * (MOST_WILD - 1) + "c%'", False),
+        ("long LIKE '" + "_" * 8000 + "' OR long LIKE '" + "_" * 6999 + "b_%'", False),
+        ("long LIKE '%" + "a" * 7000 + "b%'", True),
         ("long LIKE '" + "%a" * 8000 + "'", False),
     ],
     ids=lambda value: str(value)[:20],
@@ -124,6 +131,33 @@ def test_what_is_long_or_deep_neither_overflows_nor_hangs(selector: str, expecte
             compiled(selector)
     else:
         assert holds(selector, values) is expected
+
+
+def test_what_is_in_a_list_is_looked_up_and_not_compared_with_each() -> None:
+    """A list of 8,000 takes no more steps than one, and none of its values is compared with one of another kind."""
+    compared = 0
+
+    class Number(int):
+        __hash__ = int.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) == other
+
+    condition = compiled("n IN (" + ",".join(str(each) for each in range(3_000)) + ")")
+    assert condition({"n": Number(2_999)}.get)
+    assert compared < 20
+    assert condition.steps == compiled("n IN (1)").steps
+    assert not condition({"n": Number(3_000)}.get)
+    assert compiled("n IN (1, 'a', TRUE)")({"n": 1.0}.get)
+    assert not compiled("n IN (1, 0)")({"n": True}.get)
+
+
+def test_steps_are_the_values_that_are_looked_at() -> None:
+    assert compiled("a = 1").steps == 2
+    assert compiled("a + b + c > 2 AND NOT d").steps == 5
+    assert compiled("a LIKE 'x'").steps > compiled("a IS NULL").steps
 
 
 # --- by comparison with Python

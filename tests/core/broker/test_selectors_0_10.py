@@ -141,3 +141,23 @@ def test_messages_of_0_9_1(text: str) -> None:
     assert wanted(Message(WIRE_0_9, "", "q", encode_header_0_9(properties, 0), b""))
     other = spec_0_9.BasicProperties(priority=1, delivery_mode=2)
     assert not wanted(Message(WIRE_0_9, "", "q", encode_header_0_9(other, 0), b"", persistent=True))
+
+
+@pytest.mark.parametrize("destination", ["selects", "all"])
+def test_a_flush_ends_when_all_is_looked_at_also_in_many_turns(peer: Peer, destination: str) -> None:
+    """Not only for whoever selects: what it has not looked at waits for it, and others for that."""
+    for number in range(5_000):
+        publish(peer, b"%d" % number, message={"application_headers": {"n": number}}, accept_mode=1)
+    peer.subscribe(destination="selects", arguments={"x-filter-jms-selector": "n >= 4999"})
+    peer.subscribe(destination="all")
+    for each in ("selects", destination):
+        for unit in (spec.MessageCreditUnit.BYTE, spec.MessageCreditUnit.MESSAGE):
+            peer.session.send(spec.MessageFlow(destination=each, unit=unit, value=None))
+    peer.session.send(spec.MessageFlush(destination=destination), sync=True)
+    assert not peer.server.is_stalled
+    peer.pump()
+    assert not peer.server.is_stalled
+    assert sorted(peer.bodies) == ([b"4999"] if destination == "selects" else sorted(b"%d" % n for n in range(5_000)))
+    before = len(peer.bodies)
+    publish(peer, b"later", message={"application_headers": {"n": 5_000}})
+    assert (peer.bodies[before:] == []) is (destination == "selects"), "a flush takes the credit back"
