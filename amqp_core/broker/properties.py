@@ -28,6 +28,11 @@ CORRELATION_ID: Final = "correlation-id"
 """Application header with a correlation id that is no short text, for 0-9-1."""
 TYPE: Final = "x-jms-type"
 """Application header with the type, for 0-10; the JMS clients of Qpid use it."""
+MOST_HEADER_BYTES: Final = 131_064
+"""The longest header of a message, in bytes: what one frame of 0-9-1 holds, which a header has to fit.
+
+Without a limit, one of 0-10 could take all memory, and the time of everybody when it is read.
+"""
 # Timestamps are seconds by the specifications and milliseconds from Java clients.
 _FIRST_MS: Final = 100_000_000_000
 _INT64: Final = 1 << 63

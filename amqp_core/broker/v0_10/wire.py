@@ -14,6 +14,7 @@ from amqp_core.broker.model.messages import Message
 from amqp_core.broker.properties import (
     CORRELATION_ID,
     MESSAGE_ID,
+    MOST_HEADER_BYTES,
     TYPE,
     NeutralWire,
     Properties,
@@ -35,6 +36,9 @@ _FRAGMENT: Final = spec.FragmentProperties.CODE
 _FLAGS_AT: Final = 6  # behind size and code of the first struct
 _REDELIVERED: Final = 0x04
 _MOST_KEPT: Final = 256
+_LONGEST_KEPT: Final = (
+    1024  # exchange and routing key have 255 bytes at most; resume-id, which has 64 KiB, is not in use
+)
 _MOST_TTL: Final = (1 << 64) - 1
 _MOST_CORRELATION: Final = 0xFFFF
 
@@ -122,8 +126,12 @@ class Reader:
 
         Raises:
             DecodeError: the header is malformed.
-            Failed: UNAUTHORIZED_ACCESS, its user-id is another's; NOT_IMPLEMENTED, it is a fragment.
+            Failed: UNAUTHORIZED_ACCESS, its user-id is another's; NOT_IMPLEMENTED, it is a fragment;
+                RESOURCE_LIMIT_EXCEEDED, its header is too long.
         """
+        if len(header) > MOST_HEADER_BYTES:
+            text = f"a header of {len(header)} bytes is too long: at most {MOST_HEADER_BYTES} are possible"
+            raise Failed(Code.RESOURCE_LIMIT_EXCEEDED, text)
         if header[4:6] == _DELIVERY:
             end = 4 + int.from_bytes(header[:4])
             rest = header[end:]
@@ -157,6 +165,8 @@ class Reader:
             delivery, _ = decode_struct32(struct, 0)
             assert isinstance(delivery, spec.DeliveryProperties)
             envelope = _envelope(delivery, exchange)
+            if len(struct) > _LONGEST_KEPT:
+                return envelope
             if len(self._envelopes) >= _MOST_KEPT:
                 self._envelopes.clear()
             self._envelopes[exchange, struct] = envelope

@@ -109,7 +109,8 @@ class ServerChannel:
             consumer.tag, self._last_tag, entry.redelivered, message.exchange, message.routing_key
         )
         try:
-            self.connection.send_content(self.state.number, method, header_of(message), message.body)
+            header = header_of(message, room=self.connection.header_room)
+            self.connection.send_content(self.state.number, method, header, message.body)
         except EncodeError as error:  # the call is another client's, and this one must not have an error of it
             self.connection.doom(spec.ReplyCode.INTERNAL_ERROR, f"INTERNAL_ERROR - a message cannot be sent: {error}")
 
@@ -360,7 +361,8 @@ class ServerChannel:
         answer = spec.BasicGetOk(
             self._last_tag, entry.redelivered, message.exchange, message.routing_key, entry.queue.message_count
         )
-        self.connection.answer_content(self.state.number, answer, header_of(message), message.body)
+        header = header_of(message, room=self.connection.header_room)
+        self.connection.answer_content(self.state.number, answer, header, message.body)
 
     # --- basic: settle
 

@@ -9,6 +9,7 @@ from amqp_core.broker.model.errors import Refusal, Refused
 from amqp_core.broker.model.messages import Message
 from amqp_core.broker.properties import (
     CORRELATION_ID,
+    MOST_HEADER_BYTES,
     TYPE,
     NeutralWire,
     Properties,
@@ -95,23 +96,31 @@ def _ttl(expiration: str | None) -> int | None:
     return int(expiration)
 
 
-def header_of(message: Message) -> bytes:
-    """The payload of the content header with which a message is delivered."""
+def header_of(message: Message, *, room: int = MOST_HEADER_BYTES) -> bytes:
+    """The payload of the content header with which a message is delivered.
+
+    What cannot be written, or makes it longer than ``room`` bytes, is left out: the history of its deaths, and then all
+    application headers. A header of 0-9-1 is as it came.
+    """
     if message.wire is WIRE:
         if not message.deaths:
             return message.header
         basic = basic_properties(message.header)
     else:
         basic = _basic(cast("NeutralWire", message.wire).properties(message))
+    fields = {name: getattr(basic, name) for name in basic.__slots__}
+    choices = [basic.headers]
     if message.deaths:
-        headers = (basic.headers or {}) | _death_headers(message)
-        changed = {name: getattr(basic, name) for name in basic.__slots__} | {"headers": headers, "expiration": None}
-        basic = spec.BasicProperties(**changed)
-    try:
-        return encode_header(basic, len(message.body))
-    except EncodeError:  # headers of another protocol that this one cannot write
-        changed = {name: getattr(basic, name) for name in basic.__slots__} | {"headers": None}
-        return encode_header(spec.BasicProperties(**changed), len(message.body))
+        fields["expiration"] = None
+        choices.insert(0, (basic.headers or {}) | _death_headers(message))
+    for headers in choices:
+        try:
+            header = encode_header(spec.BasicProperties(**fields | {"headers": headers}), len(message.body))
+        except EncodeError:  # headers of another protocol that this one cannot write
+            continue
+        if len(header) <= room:
+            return header
+    return encode_header(spec.BasicProperties(**fields | {"headers": None}), len(message.body))
 
 
 def _death_headers(message: Message) -> dict[str, object]:

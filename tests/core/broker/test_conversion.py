@@ -12,12 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp_core.broker.model.messages import Death, Message
+from amqp_core.broker.properties import MOST_HEADER_BYTES
 from amqp_core.broker.v0_9 import wire as old
 from amqp_core.broker.v0_10 import wire as new
 from amqp_core.typed_values import Datetime
 from amqp_core.v0_9 import spec as old_spec
 from amqp_core.v0_9._codec import encode_header as encode_old
 from amqp_core.v0_9.channel import basic_properties
+from amqp_core.v0_9.connection import DEFAULT_FRAME_MAX
+from amqp_core.v0_9.framing import OVERHEAD
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_header, encode_header
 
@@ -163,6 +166,30 @@ def test_a_message_that_died_has_lost_its_ttl(*, redelivered: bool) -> None:
     assert basic.headers is not None
     assert basic.headers["x-first-death-queue"] == basic.headers["x-last-death-queue"] == "q"
     assert basic.headers["a"] == 1
+
+
+def test_a_header_that_would_not_fit_a_frame_is_delivered_without_what_is_too_long() -> None:
+    """A UUID is twice as long in 0-9-1, a small integer more: the message must not stop who gets it."""
+    headers: dict[str, object] = {f"{number:04}": ID for number in range(5_000)}
+    assert from_new(spec.MessageProperties(application_headers=headers, content_type="a/b")) == (
+        old_spec.BasicProperties(content_type="a/b", delivery_mode=1)
+    )
+
+
+def test_the_deaths_of_a_message_are_left_out_before_its_headers() -> None:
+    headers: dict[str, Any] = {"a": bytes(MOST_HEADER_BYTES - 100)}
+    deaths = (Death("q", "expired", "x", ("k",), 1, 1_700_000_000.0),)
+    header = encode_old(old_spec.BasicProperties(headers=headers), 4)
+    assert len(header) <= MOST_HEADER_BYTES
+    dead = Message(old.WIRE, "x", "k", header, b"body", deaths=deaths)
+    assert basic_properties(old.header_of(dead)).headers == headers
+    assert basic_properties(old.header_of(dead, room=4088)) == old_spec.BasicProperties()
+    short = Message(old.WIRE, "x", "k", encode_old(old_spec.BasicProperties(headers={"a": 1}), 4), b"", deaths=deaths)
+    assert "x-death" in (basic_properties(old.header_of(short, room=4088)).headers or {})
+
+
+def test_the_limit_is_what_one_frame_of_0_9_1_holds() -> None:
+    assert MOST_HEADER_BYTES == DEFAULT_FRAME_MAX - OVERHEAD
 
 
 _SCALARS = (

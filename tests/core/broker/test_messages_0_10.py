@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from amqp_core.broker.properties import MOST_HEADER_BYTES
+from amqp_core.broker.v0_10.errors import Code
+from amqp_core.broker.v0_10.wire import Reader
 from amqp_core.errors import ConnectionClosed
 from amqp_core.sequence_numbers import wire_ranges
 from amqp_core.v0_10 import spec
@@ -148,6 +151,34 @@ def test_a_malformed_header_ends_the_connection_of_the_publisher(peer: Peer, hea
     assert isinstance(peer.error, ConnectionClosed)
     assert peer.error.reply_code == spec.ConnectionCloseCode.FRAMING_ERROR
     assert waiting(peer) == []
+
+
+def test_a_header_may_be_as_long_as_one_of_0_9_1(peer: Peer) -> None:
+    """A longer one ends its session, not the connection."""
+
+    def properties(more: int) -> spec.MessageProperties:
+        return spec.MessageProperties(application_headers={"a": bytes(60_000), "b": bytes(1_000 + more)})
+
+    delivery = spec.DeliveryProperties(routing_key="q", delivery_mode=1)
+    longest = MOST_HEADER_BYTES - len(encode_header(delivery, properties(0)))
+    peer.publish(b"fits", delivery_mode=1, properties=properties(longest))
+    assert code_of(peer) is None
+    peer.publish(b"too long", delivery_mode=1, properties=properties(longest + 1))
+    assert code_of(peer) == Code.RESOURCE_LIMIT_EXCEEDED
+    assert "131065 bytes" in (peer.received(spec.ExecutionException)[0].description or "")
+    assert peer.error is None
+    peer.attach(1, b"another")
+    assert waiting(peer) == [b"fits"]
+
+
+def test_long_delivery_properties_are_not_kept() -> None:
+    """A publisher would else fill the memory with headers of messages that are gone."""
+    reader = Reader("guest")
+    for number in range(100):
+        delivery = spec.DeliveryProperties(routing_key="q", resume_id="0" * 60_000 + str(number))
+        reader.read("x", encode_header(delivery, None), b"", 0.0)
+        reader.read("x", encode_header(spec.DeliveryProperties(routing_key=str(number)), None), b"", 0.0)
+    assert len(reader._envelopes) == 100
 
 
 @pytest.mark.parametrize("fragment", [spec.FragmentProperties(first=True, last=False), spec.FragmentProperties()])
