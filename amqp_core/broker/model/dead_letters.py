@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.broker.model.errors import Refused
-from amqp_core.broker.model.messages import Death, Message
+from amqp_core.broker.model.messages import Copies, Death, Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +21,14 @@ ALTERNATE: Final = "amqp_core.alternate-exchange"
 
 To it goes also what is in a queue when that is deleted (0-10 rule alternate-exchange of queue.declare). With a plain
 dead-letter exchange such messages are dropped, as on RabbitMQ.
+"""
+
+
+MOST_COPIES: Final = 4096
+"""Copies that dead-letter exchanges make of one message until somebody rejects one of them.
+
+Where the full queues of an exchange have it as their dead-letter exchange, a message goes through them in every order:
+ten make millions of copies. No queue has a message twice in a row then, so it is no circle that ``is_cycle`` would end.
 """
 
 
@@ -50,20 +58,30 @@ class DeadLetters:
         self._waiting.append(dead_letter(message, queue.name, reason, exchange=exchange, key=key, now=now))
 
     def drain(self, now: float) -> None:
-        """Pass on what has died, and what dies of that. A missing exchange or a cycle ends a message, silently."""
+        """Pass on what has died, and what dies of that.
+
+        A missing exchange, a cycle, or too many copies end a message, silently.
+        """
         while self._waiting:
             message = self._waiting.popleft()
+            copies = message.copies
+            assert copies is not None
+            if copies.count > MOST_COPIES:
+                continue
             try:
                 queues = self._route(message)
             except Refused:
                 continue
+            queues = [queue for queue in queues if not is_cycle(queue.name, message.deaths)]
+            copies.count += max(len(queues) - 1, 0)
             for queue in queues:
-                if not is_cycle(queue.name, message.deaths):
-                    queue.put(message, now)
+                queue.put(message, now)
 
 
 def dead_letter(message: Message, queue: str, reason: DeathReason, *, exchange: str, key: str, now: float) -> Message:
     """The message as it is published to the dead-letter exchange: with one more death, and without ttl."""
+    if message.copies is None:
+        message.copies = Copies()
     death = Death(queue, reason, message.exchange, (message.routing_key,), 1, now)
     others = []
     for each in message.deaths:
@@ -80,6 +98,7 @@ def dead_letter(message: Message, queue: str, reason: DeathReason, *, exchange: 
         persistent=message.persistent,
         priority=message.priority,
         deaths=(death, *others),
+        copies=Copies() if reason == "rejected" else message.copies,
     )
 
 

@@ -41,6 +41,15 @@ class Death:
     at: float
 
 
+class Copies:
+    """How many copies of a message dead-letter exchanges have made; all of these copies share it."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class Message:
     """A message, shared by all queues that hold it, and therefore not changed once it is made.
 
@@ -54,10 +63,12 @@ class Message:
         ttl_ms: milliseconds that it may wait in a queue; None: any time. 0: it is delivered at once or expires.
         deaths: the latest first. The adapter shows them to consumers; a message with deaths has lost the ttl that its
             ``header`` may still name.
+        copies: counts its copies; None: it has not died yet.
     """
 
     __slots__ = (
         "body",
+        "copies",
         "deaths",
         "exchange",
         "header",
@@ -83,9 +94,11 @@ class Message:
         priority: int = 0,
         ttl_ms: int | None = None,
         deaths: tuple[Death, ...] = (),
+        copies: Copies | None = None,
     ) -> None:
         self.pool: Pool | None = None
         """Where its memory is counted, if it is; it has no part in what the message is."""
+        self.copies = copies
         self.wire = wire
         self.exchange = exchange
         self.routing_key = routing_key

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_core.broker.model.arguments import parse
+from amqp_core.broker.model.dead_letters import MOST_COPIES
 from amqp_core.broker.model.errors import Refused
 from amqp_core.broker.model.messages import Death
 from tests.core.broker.model_support import ME, Host, Sink
@@ -118,6 +119,63 @@ def test_a_long_chain_of_full_queues() -> None:
     host.make(f"{last}")
     host.send("m", "0")
     assert len(only(host, f"{last}").message.deaths) == last
+
+
+def full_queues(count: int, **arguments: object) -> Host:
+    """A host with queues that pass all on to the exchange that they, and the queue ``end``, get their messages from."""
+    host = Host()
+    host.make("end")
+    host.bind_queue("end", "amq.fanout", "", owner=ME)
+    for number in range(count):
+        host.make(f"{number}", x_dead_letter_exchange="amq.fanout", **arguments)
+        host.bind_queue(f"{number}", "amq.fanout", "", owner=ME)
+    return host
+
+
+@pytest.mark.parametrize("arguments", [{"x_max_length": 0}, {"x_message_ttl": 0}, {"x_message_ttl": 1000}])
+def test_copies_do_not_multiply_without_end(arguments: dict[str, object]) -> None:
+    """Twelve queues would make more than 10 ** 9 copies, one for each order of any of them."""
+    host = full_queues(12, **arguments)
+    host.send("m", exchange="amq.fanout")
+    now = 0.0
+    while (due := host.expire(now)) is not None:
+        now = due
+    assert 1 < host.queues["end"].message_count < 2 * MOST_COPIES
+    before = host.queues["end"].message_count
+    host.send("n", exchange="amq.fanout", now=now)
+    while (due := host.expire(now)) is not None:
+        now = due
+    assert host.queues["end"].message_count == 2 * before, "each message has its own"
+
+
+def test_few_copies_are_as_on_rabbitmq() -> None:
+    """One for each order in which a message can die in some of the queues."""
+    host = full_queues(4, x_max_length=0)
+    host.send("m", exchange="amq.fanout")
+    assert host.queues["end"].message_count == 1 + 4 + 4 * 3 + 4 * 3 * 2 + 4 * 3 * 2
+
+
+def test_a_message_may_die_in_many_queues_and_be_rejected_without_end() -> None:
+    """What multiplies nothing is not counted, and a rejection begins again."""
+    host = Host()
+    for name in ("dead", "also dead"):
+        host.make(name)
+        host.bind_queue(name, "amq.direct", "dead", owner=ME)
+    for number in range(MOST_COPIES + 10):
+        host.make(f"{number}", x_dead_letter_exchange="", x_dead_letter_routing_key="a", x_message_ttl=1000)
+        host.bind_queue(f"{number}", "amq.fanout", "", owner=ME)
+    host.make("a")
+    host.send("m", exchange="amq.fanout")
+    host.expire(1.0)
+    assert host.queues["a"].message_count == MOST_COPIES + 10
+    host.make("q", x_dead_letter_exchange="amq.direct", x_dead_letter_routing_key="dead")
+    for name in ("dead", "also dead"):
+        host.purge_queue(name, owner=ME)
+    host.bind_queue("q", "amq.direct", "dead", owner=ME)
+    host.send("m")
+    for _ in range(MOST_COPIES):
+        host.reject([only(host, "q")], now=2.0)
+    assert host.queues["dead"].message_count == MOST_COPIES
 
 
 def test_dead_letters_are_delivered_at_once() -> None:
