@@ -25,7 +25,10 @@ class Receiver(Protocol):
         """
 
     def deliver(self, entry: Entry) -> None:
-        """Take a message. It must not call back into the model, and must not raise."""
+        """Take a message. It must not call back into the model, and must not raise.
+
+        If the message cannot be sent, the receiver holds it, and has no room from then on: see ``Consumer.holds``.
+        """
 
     def cancelled(self) -> None:
         """The queue was deleted. It must not call back into the model."""
@@ -88,6 +91,10 @@ class Consumer:
     def wants(self, message: Message) -> bool:
         """Whether it gets such messages."""
         return self.selector is None or self.selector(message)
+
+    def holds(self) -> None:
+        """The message that the receiver has got now is not settled, and has to be released: it cannot be sent."""
+        self.no_ack = False
 
     def effort(self, message: Message) -> int:
         """How long it takes to find out whether it gets a message: see ``Effort``."""

@@ -435,13 +435,13 @@ class Queue:
         self._hand_over(entry, consumer)
 
     def _hand_over(self, entry: Entry, consumer: Consumer) -> None:
-        if consumer.no_ack:
-            self._end(entry)
-        else:
-            self._hold(entry)
+        self._hold(entry)
         consumer.receiver.deliver(entry)
-        if consumer.no_ack and (entry.expires is not None or self._walks.places):
-            entry.forget()
+        if consumer.no_ack:  # asked afterwards: a message that cannot be sent is not settled
+            self._end(entry)
+            self.unsettled_count -= 1
+            if entry.expires is not None or self._walks.places:
+                entry.forget()
 
     def _end(self, entry: Entry) -> None:
         """The message leaves the queue for good."""

@@ -19,6 +19,7 @@ from amqp_core.broker.v0_10.subscription import SessionSubscription
 from amqp_core.broker.v0_10.transaction import Transaction
 from amqp_core.broker.v0_10.transfer_ids import ranges_of
 from amqp_core.broker.v0_10.wire import WIRE_WITH_EMPTY_BODY, header_of
+from amqp_core.errors import AmqpError
 from amqp_core.sequence_numbers import unwrap_ranges, wire_ranges, wrap
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.connection_events import CommandUnknown
@@ -56,6 +57,8 @@ class ServerSession:
         self._flush: CommandReceived | None = None
         self._waiting: deque[CommandReceived | CommandUnknown] = deque()
         """What arrived behind a flush that has not ended."""
+        self._unsent: list[Entry] = []
+        """Held here, and unknown to the client."""
         self._failed: Failed | None = None
         self._ended = False
 
@@ -64,7 +67,7 @@ class ServerSession:
     @property
     def can_send(self) -> bool:
         """Whether the client takes messages now."""
-        return self.state.state is SessionState.ATTACHED and not self.connection.is_congested
+        return self.state.state is SessionState.ATTACHED and self._failed is None and not self.connection.is_congested
 
     @property
     def holds_messages(self) -> bool:
@@ -74,12 +77,25 @@ class ServerSession:
     def deliver(self, subscription: SessionSubscription, entry: Entry) -> int:
         """Send a message to a subscription; return its bytes of header and body."""
         message = entry.message
-        header = header_of(message, redelivered=entry.redelivered)
+        try:
+            header = header_of(message, redelivered=entry.redelivered)
+        except AmqpError as error:  # the call is another client's, and this one must not have an error of it
+            self._cannot_send(subscription, entry, error)
+            return message.size
         size = len(header) + len(message.body)
         self._deliveries.add(self.state.number(1), entry, subscription, size)
         body = message.body if message.body or message.wire is WIRE_WITH_EMPTY_BODY else None
         self.connection.send_transfer(self.state.channel, subscription.command, header, body)
         return size
+
+    def _cannot_send(self, subscription: SessionSubscription, entry: Entry, error: AmqpError) -> None:
+        """End the session, after the present call of the model, because of a message, which goes back to its queue."""
+        if not subscription.browse:
+            assert subscription.consumer is not None
+            subscription.consumer.holds()
+            self._unsent.append(entry)
+        self._failed = Failed(Code.INTERNAL_ERROR, f"a message cannot be sent: {error}")
+        self.connection.fail_later(self)
 
     def forget_window(self, subscription: SessionSubscription) -> None:
         """The transfers of a subscription give no credit back any more."""
@@ -202,7 +218,7 @@ class ServerSession:
         self.connection.names.remove(self.connection.username, self.state.name, self)
         self.stop_consuming()
         self._distributed.leave()
-        held = self._deliveries.clear()
+        held = self._deliveries.clear() + self._unsent
         if self._transaction is not None:
             held += self._transaction.take_accepted()
         self._host.release(held)

@@ -10,7 +10,7 @@ from amqp_core.broker.v0_9.confirms import Confirms
 from amqp_core.broker.v0_9.consumer import ChannelConsumer
 from amqp_core.broker.v0_9.direct_reply import REPLY_TO, DirectReply
 from amqp_core.broker.v0_9.wire import header_of, message_of
-from amqp_core.errors import EncodeError
+from amqp_core.errors import AmqpError, EncodeError
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.channel import Channel, ChannelMode, ChannelState, WrongMode
 from amqp_core.write_primitives import cut_short
@@ -111,7 +111,10 @@ class ServerChannel:
         try:
             header = header_of(message, room=self.connection.header_room)
             self.connection.send_content(self.state.number, method, header, message.body)
-        except EncodeError as error:  # the call is another client's, and this one must not have an error of it
+        except AmqpError as error:  # the call is another client's, and this one must not have an error of it
+            self._held[self._last_tag] = _Held(entry, consumer)
+            assert consumer.consumer is not None
+            consumer.consumer.holds()
             self.connection.doom(spec.ReplyCode.INTERNAL_ERROR, f"INTERNAL_ERROR - a message cannot be sent: {error}")
 
     def consumer_lost(self, consumer: ChannelConsumer) -> None:
