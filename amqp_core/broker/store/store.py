@@ -48,6 +48,8 @@ class Store:
         self._protocols = {wire: name for name, wire in wires.items()}
         self._places: dict[str, tuple[VirtualHost, Records]] = {}
         self._last: dict[str, int] = {}
+        self._failure: StoreError | None = None
+        """Why the file is not written any more."""
         try:
             self._restore(wires, now)
         except BaseException:
@@ -79,10 +81,24 @@ class Store:
         """Write what has changed, and return when it is on the disk.
 
         Raises:
-            StoreError: nothing is written. The memory is ahead of the file then, so the broker must stop.
+            StoreError: nothing is written, for whatever reason, and nothing will be. The memory is ahead of the file
+                then, so the broker must stop.
         """
-        if self._changes:
+        if self._failure is not None:
+            raise self._failure
+        if not self._changes:
+            return
+        try:
             self._database.commit(self._changes.take())
+        except StoreError as error:
+            self._failure = error
+            raise
+        except Exception as error:  # a text that is none, no memory: the changes are gone all the same
+            reason = f"{type(error).__name__}: {error}"
+            self._failure = StoreError(
+                BrokerCondition.STORE_UNUSABLE(operation="write", path=self._database.path, reason=reason)
+            )
+            raise self._failure from error
 
     def close(self) -> None:
         """Close the file; what is not committed is forgotten."""

@@ -489,3 +489,32 @@ def test_a_store_that_this_process_has_open_is_in_use_however_often_it_is_opened
             open_store(path)
         other = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
         assert "AMQP_STORE_IN_USE" in other.stderr
+
+
+@pytest.mark.parametrize("kind", [UnicodeEncodeError, MemoryError, RuntimeError])
+def test_whatever_goes_wrong_in_a_commit_nothing_is_committed_any_more(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    """The memory is ahead of the file, and the changes are lost: a later commit must not seem to have written them."""
+    host = store.host("h")
+    host.declare_queue("q", owner=ME, durable=True)
+    store.commit()
+    if kind is UnicodeEncodeError:
+        host.declare_queue("\ud800", owner=ME, durable=True)  # half of a surrogate pair, which SQLite cannot write
+    else:
+
+        def fail(_: object) -> None:
+            raise kind("seen in the test")
+
+        send(host, b"lost")
+        monkeypatch.setattr(store._database, "commit", fail)
+    with pytest.raises(StoreError, match=r"AMQP_STORE_UNUSABLE.*Check its disk") as caught:
+        store.commit()
+    assert isinstance(caught.value.__cause__, kind)
+    monkeypatch.undo()
+    send(host, b"later")
+    assert store.is_behind
+    with pytest.raises(StoreError) as again_caught:
+        store.commit()
+    assert str(again_caught.value) == str(caught.value)
+    assert waiting(again(store, path).hosts["h"]) == []
