@@ -7,8 +7,10 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.broker.model.entries import GONE
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from amqp_core.broker.model.entries import Entry
 
@@ -21,6 +23,9 @@ For the Qpid brokers, 4 is the priority of a message that names none. So n level
 """
 
 
+_MOST_GONE: Final = 64
+
+
 def _sequence(entry: Entry) -> int:
     return entry.sequence
 
@@ -29,18 +34,21 @@ class Backlog:
     """Waiting entries; those of one priority are a deque in the order of their sequence numbers.
 
     Appending and taking the head is fast, and so is putting back what was the head; in the middle it takes time in
-    proportion to the length (a memory move, fast).
+    proportion to the length (a memory move, fast). What expires in the middle stays there, and is passed over, until so
+    much of that is there that one pass removes it all.
 
     Args:
         max_priority: priorities above it count as it; 0: all are equal.
         lowest: is taken off priorities before; what is below it counts as it.
     """
 
-    __slots__ = ("_highest_first", "_levels", "_lowest", "_max_priority", "count", "nbytes")
+    __slots__ = ("_gone", "_highest_first", "_levels", "_lowest", "_max_priority", "count", "nbytes")
 
     def __init__(self, max_priority: int, lowest: int = 0) -> None:
         self._max_priority = max_priority
         self._lowest = lowest
+        self._gone = 0
+        """How many are still in the deques of those that were dropped."""
         self._levels: dict[int, deque[Entry]] = {0: deque()}
         self._highest_first = [self._levels[0]]
         self.count = 0
@@ -49,7 +57,9 @@ class Backlog:
 
     def __iter__(self) -> Iterator[Entry]:
         for level in self._highest_first:
-            yield from level
+            for entry in level:
+                if entry.state != GONE:
+                    yield entry
 
     def priority_of(self, entry: Entry) -> int:
         """Priority of an entry in this queue."""
@@ -78,6 +88,8 @@ class Backlog:
     def head(self) -> Entry:
         """The next entry; there is one."""
         for level in self._highest_first:
+            if self._gone:
+                self._pass_over(level)
             if level:
                 return level[0]
         raise IndexError("no message waits")
@@ -97,31 +109,39 @@ class Backlog:
         self.count -= 1
         self.nbytes -= len(entry.message.body)
 
-    def keep(self, wanted: Callable[[Entry], bool]) -> None:
-        """Remove all entries that are not wanted, in one pass."""
-        for level in self._highest_first:
-            kept = [entry for entry in level if wanted(entry)]
-            if len(kept) < len(level):
-                self.count -= len(level) - len(kept)
+    def drop(self, entry: Entry) -> None:
+        """Remove an entry that is there, and gone for good, wherever it is: in the same time however many wait."""
+        self.count -= 1
+        self.nbytes -= len(entry.message.body)
+        self._gone += 1
+        if self._gone > _MOST_GONE + self.count // 4:
+            self._gone = 0
+            for level in self._highest_first:
+                kept = [each for each in level if each.state != GONE]
                 level.clear()
                 level.extend(kept)
-        self.nbytes = sum(len(entry.message.body) for entry in self)
 
     def clear(self) -> None:
         """Remove all entries."""
         for level in self._highest_first:
             level.clear()
-        self.count = self.nbytes = 0
+        self.count = self.nbytes = self._gone = 0
 
     def behind(self, seen: dict[int, int]) -> Entry | None:
-        """The first entry whose sequence number is above the one in ``seen`` for its priority."""
+        """The first entry whose sequence number is above the one in ``seen`` for its priority.
+
+        What it passes over, which is gone, is in ``seen`` afterwards.
+        """
         if not self.count:
             return None
         for priority in sorted(self._levels, reverse=True):
             level = self._levels[priority]
             last = seen.get(priority, 0)
             if level and level[-1].sequence > last:
-                return level[bisect_right(level, last, key=_sequence)]
+                for entry in islice(level, bisect_right(level, last, key=_sequence), None):
+                    if entry.state != GONE:
+                        return entry
+                    seen[priority] = entry.sequence
         return None
 
     def all_behind(self, seen: dict[int, int]) -> Iterator[Entry]:
@@ -130,16 +150,26 @@ class Backlog:
             level = self._levels[priority]
             last = seen.get(priority, 0)
             if level and level[-1].sequence > last:
-                yield from islice(level, bisect_right(level, last, key=_sequence), None)
+                for entry in islice(level, bisect_right(level, last, key=_sequence), None):
+                    if entry.state != GONE:
+                        yield entry
 
     def _pop_first(self, levels: Iterator[deque[Entry]] | list[deque[Entry]]) -> Entry:
         for level in levels:
+            if self._gone:
+                self._pass_over(level)
             if level:
                 entry = level.popleft()
                 self.count -= 1
                 self.nbytes -= len(entry.message.body)
                 return entry
         raise IndexError("no message waits")
+
+    def _pass_over(self, level: deque[Entry]) -> None:
+        """Remove what is gone at the head of a level."""
+        while level and level[0].state == GONE:
+            level.popleft()
+            self._gone -= 1
 
     def _level(self, entry: Entry) -> deque[Entry]:
         if not self._max_priority:

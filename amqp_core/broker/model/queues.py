@@ -358,13 +358,7 @@ class Queue:
             return
         for entry in due:
             self._die(entry, "expired", now)
-        popped = 0
-        while self._backlog.count and self._backlog.head().state == GONE:
-            self._backlog.pop()
-            popped += 1
-        if popped < len(due):  # the others are in the middle
-            self._backlog.keep(_is_ready)
-        for entry in due:
+            self._backlog.drop(entry)
             entry.forget()
         self._offer(now)
 
@@ -502,7 +496,3 @@ def _smaller(ttl: float | None, ttl_ms: int | None) -> float:
 
 def _sequence(entry: Entry) -> int:
     return entry.sequence
-
-
-def _is_ready(entry: Entry) -> bool:
-    return entry.state == READY
