@@ -25,7 +25,7 @@ from amqp_core.protocol_header import HEADERS_0_9
 from amqp_core.v0_10.framing import PROTOCOL_HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from pathlib import Path
     from ssl import SSLContext
 
@@ -88,6 +88,8 @@ class Server:
         self._restrained: set[Peer] = set()
         self._relief: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
+        self._gone: asyncio.Event | None = None
+        """Set when the last client is gone; None: the broker does not stop yet."""
         self._on_failure: Callable[[], None] = _nothing
 
     def add_host(self, name: str) -> VirtualHost:
@@ -136,6 +138,7 @@ class Server:
         for timer in (self._timer, self._relief):
             if timer is not None:
                 timer.cancel()
+        self._gone = asyncio.Event()
         if self._server is not None:
             self._server.close()
         peers = list(self._peers)
@@ -151,20 +154,24 @@ class Server:
             for peer in peers:
                 peer.close()
             if self._server is not None:
-                await self._closed(self._server, peers)
+                await self._closed(self._server)
             self.login_checks.stop()
             if self._store is not None:
                 self._store.close()
 
-    @staticmethod
-    async def _closed(server: asyncio.Server, peers: Sequence[Peer]) -> None:
-        """Wait until the listening sockets are closed; since Python 3.12 that is until all connections are."""
+    async def _closed(self, server: asyncio.Server) -> None:
+        """Wait until all sockets are closed, those of clients first: asyncio waits for them since Python 3.12 only."""
+        gone = self._gone
+        assert gone is not None
+        if not self._peers:
+            gone.set()
         try:
-            await asyncio.wait_for(server.wait_closed(), CLOSE_SECONDS)
+            await asyncio.wait_for(gone.wait(), CLOSE_SECONDS)
         except TimeoutError:
-            for peer in peers:  # they do not read what is still to be written
+            for peer in list(self._peers):  # they do not read what is still to be written
                 peer.abort()
-            await server.wait_closed()
+            await gone.wait()
+        await server.wait_closed()
 
     # --- for connections
 
@@ -197,6 +204,8 @@ class Server:
     def joined(self, peer: Peer) -> None:
         """A client has connected."""
         self._peers.add(peer)
+        if self._gone is not None:  # it was accepted before the end began
+            peer.abort()
         if len(self._peers) > self._max_connections + LOGINS_BESIDE:
             _log.warning("%s: too many clients are connected; the connection ends", peer.name)
             peer.abort()
@@ -206,6 +215,8 @@ class Server:
         self._peers.discard(peer)
         self._dirty.discard(peer)
         self._restrained.discard(peer)
+        if self._gone is not None and not self._peers:
+            self._gone.set()
 
     def refuse(self) -> str:
         """Why no more connections are taken; empty: they are."""
