@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from amqp_core.address import is_loopback
+from amqp_core.address import is_loopback, is_utf8
 from amqp_core.broker import user_command
 from amqp_core.broker.errors import UnusableFile
 from amqp_core.broker.logins import DEFAULT_LOGIN
@@ -18,10 +18,11 @@ from amqp_core.broker.memory_limit import memory_size
 from amqp_core.broker.model.errors import Refused
 from amqp_core.broker.open_files import allow_connections
 from amqp_core.broker.server import HOST, MOST_CONNECTIONS, Server
-from amqp_core.broker.settings import Settings
+from amqp_core.broker.settings import Settings, host_fault
 from amqp_core.broker.store.database import StoreError
 from amqp_core.command_line import Parser
 from amqp_core.standard_output import say
+from amqp_core.write_primitives import MOST_SHORT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,20 +48,33 @@ def binding(text: str) -> Binding:
     queue, _, key = rest.partition(":")
     if not exchange or not queue:
         raise argparse.ArgumentTypeError(f"{text!r} is not EXCHANGE:QUEUE or EXCHANGE:QUEUE:KEY")
-    return Binding(exchange, queue, key)
+    return Binding(name(exchange), name(queue), key and name(key))
 
 
 def port(text: str) -> int:
     """Parse a port."""
-    if not text.isdigit() or int(text) > 65535:
+    if not _is_number(text) or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: give a number from 0 (any free port) to 65535")
     return int(text)
 
 
+def host(text: str) -> str:
+    """Check an address to listen on."""
+    fault = host_fault(text)
+    if fault:
+        raise argparse.ArgumentTypeError(fault)
+    return text
+
+
 def name(text: str) -> str:
-    """Check the name of a queue or virtual host."""
+    """Check the name of a queue, an exchange or a virtual host, or a routing key."""
     if not text:
         raise argparse.ArgumentTypeError("an empty name is not allowed: give one of at least one character")
+    if not is_utf8(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not text in UTF-8: write it so")
+    nbytes = len(text.encode())
+    if nbytes > MOST_SHORT:
+        raise argparse.ArgumentTypeError(f"a name of {nbytes} bytes is too long: give one of at most {MOST_SHORT}")
     return text
 
 
@@ -74,9 +88,14 @@ def size(text: str) -> int:
 
 def count(text: str) -> int:
     """Parse a number of connections."""
-    if not text.isdigit() or not 0 < int(text) < 1_000_000:
+    if not _is_number(text) or not 0 < int(text) < 1_000_000:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of connections: give one of at least 1")
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text is a number of some digits: ``int`` takes neither all that are digits nor thousands of them."""
+    return text.isascii() and text.isdigit() and len(text) < 20
 
 
 def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
@@ -90,8 +109,9 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     )
     made.add_argument("--port", type=port, default=DEFAULT_PORT, help="port to listen on; 0: a free one")
     made.add_argument(
-        "--host", default=HOST, metavar="ADDRESS", help=f"address to listen on, {HOST} by default; the user guest may "
-        "come from this machine only, wherever the broker listens",
+        "--host", type=host, default=HOST, metavar="ADDRESS",
+        help=f"address to listen on, {HOST} by default; the user guest may come from this machine only, wherever the "
+        "broker listens",
     )  # fmt: skip
     made.add_argument(
         "--users", type=Path, metavar="FILE", help="file of the users; without it: user guest, password guest"
@@ -175,9 +195,8 @@ async def serve(server: Server, settings: Settings, tls: SSLContext | None) -> i
         found = await server.start(settings.port, on_failure=stopped.set, host=settings.host, tls=tls)
     except OSError as error:
         place = f"port {settings.port}" + ("" if settings.host == HOST else f" of {settings.host}")
-        text = (
-            f"Cannot listen on {place}: {error.strerror}. Give a free --port, and as --host an address of this machine."
-        )
+        reason = error.strerror or error
+        text = f"Cannot listen on {place}: {reason}. Give a free --port, and as --host an address of this machine."
         print(text, file=sys.stderr)  # noqa: T201 - a program
         return UNUSABLE
     except StoreError as error:

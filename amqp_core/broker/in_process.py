@@ -137,7 +137,7 @@ def running(
         OSError: the port is in use.
         StoreError: the store cannot be used; at the end of the context: it could not be written any more.
         UnusableFile: the users, or a file for TLS, cannot be used.
-        UsageError: one of the files for TLS is missing.
+        UsageError: one of the files for TLS is missing, or ``host`` is no address.
     """
     settings = Settings(
         port, store, host, users, tls_cert, tls_key, tls_ca, allow_anonymous, memory_limit, max_connections

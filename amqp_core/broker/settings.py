@@ -6,7 +6,7 @@ import ipaddress
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
-from amqp_core.address import format_address
+from amqp_core.address import format_address, is_utf8
 from amqp_core.broker import users_file
 from amqp_core.broker.logins import Logins
 from amqp_core.broker.server import HOST, MOST_CONNECTIONS, Server
@@ -39,7 +39,11 @@ class Settings(NamedTuple):
         Raises:
             StoreError: the store cannot be used.
             UnusableFile: the file of users cannot be used.
+            UsageError: ``host`` is no address.
         """
+        fault = host_fault(self.host)
+        if fault:
+            raise UsageError(CoreCondition.ARGUMENT_INVALID(name="host", reason=fault))
         return Server(
             logins=self.logins(),
             store=self.store,
@@ -74,6 +78,19 @@ class Settings(NamedTuple):
         """URL of a virtual host for a client on this machine; the empty name is the default one, which is ``/``."""
         path = quote(virtual_host, safe="")
         return f"{'amqp' if self.tls_cert is None else 'amqps'}://{format_address(_reachable(self.host), port)}/{path}"
+
+
+def host_fault(host: str) -> str:
+    """Why a broker cannot listen on ``host``; empty: it may be that it can. For asyncio no host is all of them."""
+    if not host:
+        return "no address is given, which would mean all of this machine: give one, or 0.0.0.0 for all"
+    if not is_utf8(host):
+        return f"{host!r} is not text in UTF-8: write it so"
+    try:
+        host.encode("idna")  # as getaddrinfo does, whose error is not one of the system
+    except UnicodeError:
+        return f"{host!r} is neither an address nor a name of a machine: give one"
+    return ""
 
 
 def _reachable(host: str) -> str:

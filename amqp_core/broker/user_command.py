@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 WRONG_ARGUMENTS: Final = 2
 UNUSABLE: Final = 3
+INTERRUPTED: Final = 130
 PROGRAM: Final = "python -m amqp_core.broker user"
 _MOST_NAME_BYTES: Final = 255
 
@@ -86,6 +87,9 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
     except (UnusableFile, AuthenticationFailed) as error:
         print(error, file=sys.stderr)  # noqa: T201 - a program
         return UNUSABLE
+    except KeyboardInterrupt:
+        print(file=sys.stderr)  # noqa: T201 - a program; the cursor is behind the question for a password
+        return INTERRUPTED
     return 0
 
 
@@ -193,7 +197,11 @@ def _password(password_file: str | None) -> str:
     if not sys.stdin.isatty():
         line = sys.stdin.buffer.readline().decode("utf-8", "surrogateescape")
         return line.removesuffix("\n").removesuffix("\r")
-    password = getpass.getpass("Password: ")
-    if getpass.getpass("Once more: ") != password:
+    try:
+        password = getpass.getpass("Password: ")
+        again = getpass.getpass("Once more: ")
+    except EOFError:
+        raise _Wrong("\nNo password is given. Enter one, or give --password-file or --no-password.") from None
+    if again != password:
         raise _Wrong("The passwords differ. Try again.")
     return password

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 import pika
 import pytest
 
+from amqp_core.broker import running
+from amqp_core.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -61,13 +64,25 @@ def test_it_says_where_it_is_and_ends_cleanly(process: subprocess.Popen[str], nu
     ("arguments", "text"),
     [
         (("--port", "70000"), "'70000' is not a port"),
+        (("--port", "²"), "'²' is not a port"),
+        (("--host", ""), "no address is given, which would mean all of this machine: give one, or 0.0.0.0 for all"),
+        (("--host", "h" * 64), "'h{64}' is neither an address nor a name of a machine"),
+        (("--host", "a..b"), "'a..b' is neither an address nor a name of a machine"),
+        (("--host", "\udcff"), "is not text in UTF-8"),
         (("--queue", "a", ""), "an empty name is not allowed"),
+        (("--queue", "\udcff"), "is not text in UTF-8"),
+        (("--queue", "ü" * 128), "a name of 256 bytes is too long: give one of at most 255"),
+        (("--virtual-host", "\udcff"), "is not text in UTF-8"),
+        (("--virtual-host", "v" * 256), "a name of 256 bytes is too long"),
+        (("--queue", "q", "--bind", "amq.topic:q:\udcff"), "is not text in UTF-8"),
+        (("--queue", "q", "--bind", "amq.topic:q:" + "k" * 256), "a name of 256 bytes is too long"),
         (
             ("--stor", "x"),
             r"error: there is no argument --stor\. python -m amqp_core\.broker --help lists what is allowed",
         ),
         (("--memory-limit", "3T"), "'3T' is not a size of memory"),
         (("--max-connections", "0"), "'0' is not a number of connections"),
+        (("--max-connections", "²"), "'²' is not a number of connections"),
         (("--bind", "x"), "'x' is not EXCHANGE:QUEUE"),
         (("--bind", "amq.topic:missing"), "missing.*Correct --queue or --bind"),
         (("--queue", "amq.own"), "amq.own.*Correct --queue or --bind"),
@@ -77,6 +92,13 @@ def test_wrong_arguments(arguments: tuple[str, ...], text: str) -> None:
     done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert re.search(text, done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("host", ["", "a..b", "\udcff"])
+def test_an_address_that_is_none_in_a_program(host: str) -> None:
+    with pytest.raises(UsageError, match=r"AMQP_ARGUMENT_INVALID.*host"), running(host=host):
+        pass
 
 
 def test_as_many_files_as_connections() -> None:

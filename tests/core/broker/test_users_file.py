@@ -172,6 +172,42 @@ def test_the_sub_command_refuses(
     assert file.read_bytes() == before
 
 
+class Terminal(io.StringIO):
+    """Standard input that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"), [(EOFError, 2, "No password is given. Enter one"), (KeyboardInterrupt, 130, "")]
+)
+@pytest.mark.parametrize("given", [[], ["first"]])
+def test_who_ends_the_question_for_a_password(
+    file: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+    code: int,
+    text: str,
+    given: list[str],
+) -> None:
+    """Ctrl-D or Ctrl-C, at either question."""
+    answers = iter(given)
+
+    def ask(_: str) -> str:
+        for answer in answers:
+            return answer
+        raise error
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr("getpass.getpass", ask)
+    before = file.read_bytes()
+    assert user_command.main(["add", "--users", str(file), "new"]) == code
+    assert text in capsys.readouterr().err
+    assert file.read_bytes() == before
+
+
 def test_the_sub_command_without_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["list"], ["remove", "x"], ["rights", "x"]):
         assert run(*arguments, "--users", tmp_path / "missing") == 3
