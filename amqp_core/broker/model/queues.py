@@ -385,7 +385,7 @@ class Queue:
         """Deliver from the head while a consumer has room; return whether anything has gone."""
         backlog, turns = self._backlog, self._turns
         gone = False
-        awaited = self._walks.place()
+        awaited = self._walks.place() if turns else None  # no one else would wait, and it takes time with many walks
         while backlog.count:
             entry = backlog.head()
             if awaited is not None and backlog.place(entry) >= awaited:
@@ -429,13 +429,18 @@ class Queue:
         self._hand_over(entry, consumer)
 
     def _hand_over(self, entry: Entry, consumer: Consumer) -> None:
-        self._hold(entry)
+        no_ack = consumer.no_ack
+        if not no_ack:
+            self._hold(entry)
         consumer.receiver.deliver(entry)
-        if consumer.no_ack:  # asked afterwards: a message that cannot be sent is not settled
+        if not no_ack:
+            return
+        if consumer.no_ack:
             self._end(entry)
-            self.unsettled_count -= 1
             if entry.expires is not None or self._walks.places:
                 entry.forget()
+        else:  # it cannot be sent
+            self._hold(entry)
 
     def _end(self, entry: Entry) -> None:
         """The message leaves the queue for good."""
