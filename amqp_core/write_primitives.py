@@ -66,12 +66,12 @@ def opaque(value: object, name: str) -> bytes:
     raise misfit(name, value, "bytes")
 
 
-def encoded(value: object, encoding: str, name: str) -> bytes:
-    """A text in an encoding."""
+def encoded(value: object, encoding: str, name: str, errors: str = "strict") -> bytes:
+    """A text in an encoding; ``errors`` as in :meth:`str.encode`."""
     if not isinstance(value, str):
         raise misfit(name, value, "a text")
     try:
-        return value.encode(encoding)
+        return value.encode(encoding, errors)
     except UnicodeEncodeError as bad:
         raise EncodeError(f"{name}: character {bad.start} of the text has no {encoding} form") from None
 
@@ -160,5 +160,8 @@ def write_str8(value: str, name: str = "str8") -> bytes:
 
 
 def cut_short(text: str) -> str:
-    """Cut a text to what a short string holds: ``MOST_SHORT`` bytes of UTF-8 (str8 of 0-10, shortstr of 0-9-1)."""
-    return text.encode()[:MOST_SHORT].decode(errors="ignore")
+    """Cut a text to what a short string holds: ``MOST_SHORT`` bytes of UTF-8 (str8 of 0-10, shortstr of 0-9-1).
+
+    A lone surrogate, which stands for an octet that is not UTF-8, is shown as ``\\udcff``.
+    """
+    return text.encode(errors="backslashreplace")[:MOST_SHORT].decode(errors="ignore")

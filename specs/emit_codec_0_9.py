@@ -36,6 +36,11 @@ TYPES = {
 }
 """Names of the functions that read and write the wire types."""
 
+# Brokers compare these octet by octet, and pass on what is no UTF-8. What refers to one message, which may be another
+# program's, must not end the connection.
+ADDRESSED = {"basic.publish", "basic.return", "basic.deliver", "basic.get-ok"}
+ADDRESS = {"exchange", "routing-key"}
+
 IMPORTED = {
     "read_primitives": f"read_{SHARED}",
     "v0_9._dispatch": "Dispatch|unknown_flags",
@@ -48,6 +53,11 @@ IMPORTED = {
 def _local(field: Field) -> str:
     taken = field.attr in {"data", "pos", "bits", "spec", "value"} or hasattr(builtins, field.attr)
     return f"{field.attr}_" if taken else field.attr
+
+
+def _kind(method: Method, field: Field) -> str:
+    """The end of the names of the functions that read and write a field."""
+    return "any_str8" if method.key in ADDRESSED and field.name in ADDRESS else TYPES[field.wire]
 
 
 def _groups(fields: list[Field]) -> list[list[Field]]:
@@ -92,7 +102,7 @@ class _Emitter:
                 for index, field in enumerate(group):
                     self.put(f"    {_local(field)} = bits & 0x{1 << index:02X} != 0")
             else:
-                kind = "lenient_str8" if group[0].name == "reply-text" else TYPES[group[0].wire]
+                kind = "lenient_str8" if group[0].name == "reply-text" else _kind(method, group[0])
                 self.put(f"    {_local(group[0])}, pos = read_{kind}(data, pos)")
         self.call(f"value = {name}", [_local(field) for field in method.fields])
         self.put("    return value, pos")
@@ -112,7 +122,7 @@ class _Emitter:
             else:
                 field = group[0]
                 where = f'"{method.key} {field.name}"'
-                self.call(f"{head} write_{TYPES[field.wire]}", [f"value.{field.attr}", where])
+                self.call(f"{head} write_{_kind(method, field)}", [f"value.{field.attr}", where])
             head = "out +="
         if len(groups) > 1:
             self.put("    return out")

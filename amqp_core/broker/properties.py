@@ -78,8 +78,20 @@ def milliseconds(timestamp: int | None) -> int | None:
 
 
 def short_text(value: str | None) -> str | None:
-    """A text that fits a short string; a longer one is left out."""
-    return None if value is None or len(value.encode()) > MOST_SHORT else value
+    """A text that fits a short string; a longer one is left out, and one that stands for octets that are not UTF-8."""
+    try:
+        return None if value is None or len(value.encode()) > MOST_SHORT else value
+    except UnicodeEncodeError:
+        return None
+
+
+def text_or_octets(key: str) -> str | bytes:
+    """A routing key of 0-9-1 where a text must be UTF-8; one that is not as its octets."""
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return key.encode("utf-8", "surrogateescape")
+    return key
 
 
 def portable(value: object, *, uuids: bool) -> object:

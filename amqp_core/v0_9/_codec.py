@@ -24,8 +24,12 @@ from amqp_core.v0_9._dispatch import (
     Dispatch,
     unknown_flags,
 )
-from amqp_core.v0_9._read import read_table
+from amqp_core.v0_9._read import (
+    read_any_str8,
+    read_table,
+)
 from amqp_core.v0_9._write import (
+    write_any_str8,
     write_bits,
     write_table,
 )
@@ -898,8 +902,8 @@ def encode_basic_cancel_ok(value: spec.BasicCancelOk) -> bytes:
 def decode_basic_publish(data: bytes, pos: int) -> tuple[spec.BasicPublish, int]:
     """Arguments of basic.publish."""
     ticket, pos = read_uint16(data, pos)
-    exchange, pos = read_str8(data, pos)
-    routing_key, pos = read_str8(data, pos)
+    exchange, pos = read_any_str8(data, pos)
+    routing_key, pos = read_any_str8(data, pos)
     bits, pos = read_uint8(data, pos)
     mandatory = bits & 0x01 != 0
     immediate = bits & 0x02 != 0
@@ -910,8 +914,8 @@ def decode_basic_publish(data: bytes, pos: int) -> tuple[spec.BasicPublish, int]
 def encode_basic_publish(value: spec.BasicPublish) -> bytes:
     """Arguments of basic.publish."""
     out = write_uint16(value.ticket, "basic.publish ticket")
-    out += write_str8(value.exchange, "basic.publish exchange")
-    out += write_str8(value.routing_key, "basic.publish routing-key")
+    out += write_any_str8(value.exchange, "basic.publish exchange")
+    out += write_any_str8(value.routing_key, "basic.publish routing-key")
     out += write_bits(value.mandatory, value.immediate)
     return out
 
@@ -920,8 +924,8 @@ def decode_basic_return(data: bytes, pos: int) -> tuple[spec.BasicReturn, int]:
     """Arguments of basic.return."""
     reply_code, pos = read_uint16(data, pos)
     reply_text, pos = read_lenient_str8(data, pos)
-    exchange, pos = read_str8(data, pos)
-    routing_key, pos = read_str8(data, pos)
+    exchange, pos = read_any_str8(data, pos)
+    routing_key, pos = read_any_str8(data, pos)
     value = spec.BasicReturn(reply_code, reply_text, exchange, routing_key)
     return value, pos
 
@@ -930,8 +934,8 @@ def encode_basic_return(value: spec.BasicReturn) -> bytes:
     """Arguments of basic.return."""
     out = write_uint16(value.reply_code, "basic.return reply-code")
     out += write_str8(value.reply_text, "basic.return reply-text")
-    out += write_str8(value.exchange, "basic.return exchange")
-    out += write_str8(value.routing_key, "basic.return routing-key")
+    out += write_any_str8(value.exchange, "basic.return exchange")
+    out += write_any_str8(value.routing_key, "basic.return routing-key")
     return out
 
 
@@ -941,8 +945,8 @@ def decode_basic_deliver(data: bytes, pos: int) -> tuple[spec.BasicDeliver, int]
     delivery_tag, pos = read_uint64(data, pos)
     bits, pos = read_uint8(data, pos)
     redelivered = bits & 0x01 != 0
-    exchange, pos = read_str8(data, pos)
-    routing_key, pos = read_str8(data, pos)
+    exchange, pos = read_any_str8(data, pos)
+    routing_key, pos = read_any_str8(data, pos)
     value = spec.BasicDeliver(consumer_tag, delivery_tag, redelivered, exchange, routing_key)
     return value, pos
 
@@ -952,8 +956,8 @@ def encode_basic_deliver(value: spec.BasicDeliver) -> bytes:
     out = write_str8(value.consumer_tag, "basic.deliver consumer-tag")
     out += write_uint64(value.delivery_tag, "basic.deliver delivery-tag")
     out += write_bits(value.redelivered)
-    out += write_str8(value.exchange, "basic.deliver exchange")
-    out += write_str8(value.routing_key, "basic.deliver routing-key")
+    out += write_any_str8(value.exchange, "basic.deliver exchange")
+    out += write_any_str8(value.routing_key, "basic.deliver routing-key")
     return out
 
 
@@ -980,8 +984,8 @@ def decode_basic_get_ok(data: bytes, pos: int) -> tuple[spec.BasicGetOk, int]:
     delivery_tag, pos = read_uint64(data, pos)
     bits, pos = read_uint8(data, pos)
     redelivered = bits & 0x01 != 0
-    exchange, pos = read_str8(data, pos)
-    routing_key, pos = read_str8(data, pos)
+    exchange, pos = read_any_str8(data, pos)
+    routing_key, pos = read_any_str8(data, pos)
     message_count, pos = read_uint32(data, pos)
     value = spec.BasicGetOk(delivery_tag, redelivered, exchange, routing_key, message_count)
     return value, pos
@@ -991,8 +995,8 @@ def encode_basic_get_ok(value: spec.BasicGetOk) -> bytes:
     """Arguments of basic.get-ok."""
     out = write_uint64(value.delivery_tag, "basic.get-ok delivery-tag")
     out += write_bits(value.redelivered)
-    out += write_str8(value.exchange, "basic.get-ok exchange")
-    out += write_str8(value.routing_key, "basic.get-ok routing-key")
+    out += write_any_str8(value.exchange, "basic.get-ok exchange")
+    out += write_any_str8(value.routing_key, "basic.get-ok routing-key")
     out += write_uint32(value.message_count, "basic.get-ok message-count")
     return out
 

@@ -30,6 +30,7 @@ from amqp_core.read_primitives import (
     read_uint8,
     read_uint16,
     read_uint32,
+    read_vbin8,
     read_vbin32,
 )
 from amqp_core.typed_values import Typed
@@ -40,6 +41,15 @@ _int32 = Struct(">i").unpack_from
 _int64 = Struct(">q").unpack_from
 
 _One = Callable[[bytes, int, int, int], tuple[Any, int]]
+
+
+def read_any_str8(data: bytes, pos: int) -> tuple[str, int]:
+    """Up to 255 octets as text; :func:`._write.write_any_str8` makes the same octets of it.
+
+    Each octet that is not UTF-8 is a surrogate (PEP 383).
+    """
+    value, end = read_vbin8(data, pos)
+    return value.decode("utf-8", "surrogateescape"), end
 
 
 def read_table(data: bytes, pos: int) -> tuple[dict[str, object], int]:

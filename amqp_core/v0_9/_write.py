@@ -33,11 +33,17 @@ from amqp_core.write_primitives import (
     write_uint8,
     write_uint16,
     write_uint32,
+    write_vbin8,
     write_vbin32,
     write_void,
 )
 
 _U8 = Struct(">B").pack
+
+
+def write_any_str8(value: str, name: str = "str8") -> bytes:
+    """Up to 255 octets, from the text that :func:`._read.read_any_str8` makes of them."""
+    return write_vbin8(encoded(value, "utf-8", name, "surrogateescape"), name)
 
 
 def write_table(value: Mapping[str, object], name: str = "table") -> bytes:

@@ -42,7 +42,7 @@ class Message:
         body: bytes; may be empty.
         properties: ``message_id``, ``content_type``, ``headers``, ``expiration`` as text in ms, ...
         exchange: the exchange; empty is the default exchange, which routes by queue name.
-        routing_key: the routing key with which it was published.
+        routing_key: the routing key with which it was published; each octet that is not UTF-8 is a surrogate (PEP 383).
         redelivered: whether it was delivered before.
         delivery_tag: settles a received message, in ``accept``, ``reject``, ``release``; ``None`` if not received.
         consumer_tag: the subscription of a received message; empty for one that :meth:`Client.get` returned.

@@ -66,7 +66,8 @@ def identity(message: Message) -> Identity:
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     headers = {name: value for name, value in message.headers.items() if name not in BROKERS_OWN}
     others = [getattr(properties, name) for name in properties.__slots__ if name != "headers"]
-    for part in (message.exchange.encode(), message.routing_key.encode(), message.body, _text((others, headers))):
+    names = (name.encode("utf-8", "surrogateescape") for name in (message.exchange, message.routing_key))
+    for part in (*names, message.body, _text((others, headers))):
         digest.update(len(part).to_bytes(8) + part)
     counts = (message.headers.get(name) for name in COUNTS)
     deliveries = sum(count for count in counts if isinstance(count, int))

@@ -22,10 +22,12 @@ from amqp_core.errors import (
     UsageError,
 )
 from amqp_core.v0_9 import spec
+from amqp_core.v0_9._codec import encode_header, encode_method
 from amqp_core.v0_9.connection import CONSUMING, Connection
 from amqp_core.v0_9.driver import ASKING
-from amqp_core.v0_9.framing import METHOD, encode_frame
+from amqp_core.v0_9.framing import METHOD, encode_content, encode_frame
 from amqp_core.v0_9.messages import Message, each_message
+from amqp_core.v0_9.redelivery import identity
 from tests.support import wire_0_9 as wire
 from tests.support.fakepeer_0_9 import RABBITMQ, FakePeer, Peer
 
@@ -318,6 +320,41 @@ def test_a_large_message_that_begins_to_arrive_ends_the_wait() -> None:
         (block,) = subscription.take_blocks(10)
         assert len(block.frames) == len(frames)
         assert client.under_way_bytes == 0
+
+
+KEY = b"k\xff".decode("utf-8", "surrogateescape")
+"""A routing key that is not UTF-8."""
+
+
+def test_a_message_whose_routing_key_is_not_utf_8_is_got_and_recognised() -> None:
+    """The barrier of exactly-once gets it, too, and compares it with what was delivered."""
+
+    def brought(peer: Peer) -> None:
+        peer.expect(spec.BasicGet)
+        peer.raw(frames(spec.BasicGetOk(1, routing_key=KEY)))
+        peer.until(lambda: sum(isinstance(method, spec.BasicGet) for _, method in peer.methods) == 2, "basic.get")
+        peer.raw(frames(spec.BasicGetOk(2, redelivered=True, routing_key=KEY)))
+        peer.raw(frames(spec.BasicDeliver("s1", 3, redelivered=True, routing_key=KEY)))
+
+    def frames(method: spec.Method) -> bytes:
+        return b"".join(
+            encode_content(CONSUMING, encode_method(method), encode_header(spec.BasicProperties(), 1), b"b", 4096)
+        )
+
+    script = Server(brought)
+    with FakePeer(script) as server:
+        client, subscription = script.subscribe(server)
+        message = client.get("q")
+        assert message is not None
+        assert (message.routing_key, message.body) == (KEY, b"b")
+        ready = client.pass_barrier("q")
+        assert ready is not None
+        assert ready.identity == identity(message)
+        (block,) = subscription.take_blocks(10)
+        assert list(client.identities(block)) == [identity(message)]
+        (delivered,) = each_message(block)
+        assert isinstance(delivered, Message)
+        assert delivered.routing_key == KEY
 
 
 class Bound:

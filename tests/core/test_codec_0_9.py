@@ -94,6 +94,41 @@ def test_method(wire: str, method: spec.Method) -> None:
     assert decode_method(payload) == method
 
 
+NO_TEXT = "x\udcff"
+"""How the octets 78 ff, which are not UTF-8, are shown."""
+
+
+@pytest.mark.parametrize(
+    ("wire", "method"),
+    [
+        ("003c 0028 0000 02 78ff 02 78ff 00", spec.BasicPublish(exchange=NO_TEXT, routing_key=NO_TEXT)),
+        ("003c 0032 0138 00 02 78ff 02 78ff", spec.BasicReturn(312, exchange=NO_TEXT, routing_key=NO_TEXT)),
+        (
+            "003c 003c 01 74 0000000000000007 00 02 78ff 02 78ff",
+            spec.BasicDeliver(consumer_tag="t", delivery_tag=7, exchange=NO_TEXT, routing_key=NO_TEXT),
+        ),
+        (
+            "003c 0047 0000000000000007 00 02 78ff 02 78ff 00000000",
+            spec.BasicGetOk(delivery_tag=7, exchange=NO_TEXT, routing_key=NO_TEXT),
+        ),
+    ],
+    ids=lambda item: getattr(item, "NAME", None),
+)
+def test_where_a_message_goes_may_be_named_with_any_octets(wire: str, method: spec.Method) -> None:
+    """Brokers pass them on; what refers to one message must not end the connection."""
+    payload = bytes.fromhex(wire)
+    assert decode_method(payload) == method
+    assert encode_method(method) == payload
+    with pytest.raises(DecodeError, match="ends before"):
+        decode_method(payload[:-1])
+
+
+@pytest.mark.parametrize("text", ["x\ud800", "\ud83d\ude00"])
+def test_a_surrogate_that_stands_for_no_octet_is_refused(text: str) -> None:
+    with pytest.raises(EncodeError, match=r"basic\.publish routing-key: character \d of the text has no utf-8 form"):
+        encode_method(spec.BasicPublish(routing_key=text))
+
+
 def test_bits_that_no_field_has_are_ignored() -> None:
     assert decode_method(bytes.fromhex("003c 0050 0000000000000003 fe")) == spec.BasicAck(delivery_tag=3)
 

@@ -17,7 +17,7 @@ from amqp_core.errors import (
     UnauthorizedAccess,
     UnroutableDropped,
 )
-from amqp_core.transfer_ledger import Rejected, runs_of
+from amqp_core.transfer_ledger import Rejected, Transfers, runs_of
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.messages import Message
 from tests.core.publisher_support_0_9 import reading_until
@@ -119,6 +119,23 @@ def test_nacks_reject() -> None:
         assert not Rejected("a", 1, 0, "").is_unroutable
         assert publisher.take_rejected() == []
         assert publisher.unfinished() == []
+
+
+def test_a_returned_message_whose_routing_key_is_not_utf_8_is_rejected() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.published(3)
+        peer.give_back(peer.messages[1])
+        peer.ack(3, multiple=True)
+        peer.serve()
+
+    with FakePeer(script) as server:
+        publisher = server.connect().publisher()
+        whole = run([b"a", b"b", b"c"], routing_key="key!", tag="t")
+        frames = bytes(whole.frames).replace(b"key!", b"k\xff\xc3!")
+        publisher.send(Transfers(frames, whole.ends, whole.tag))
+        publisher.finish()
+        assert [(one.tag, one.index, one.code) for one in publisher.take_rejected()] == [("t", 1, 312)]
 
 
 @pytest.mark.parametrize("verdict", ["ack after it", "nack after it", "nack before it"])

@@ -112,13 +112,20 @@ def _class(owner: Method | Properties) -> Any:
     return getattr(spec_apart if owner.cls in APART else spec, owner.python)
 
 
+_any_octets = st.one_of(_text(255), st.binary(max_size=255).map(lambda raw: raw.decode("utf-8", "surrogateescape")))
+_ADDRESSED = {"basic.publish", "basic.return", "basic.deliver", "basic.get-ok"}
+
+
 def _values(field: Field) -> st.SearchStrategy[Any]:
     return _BY_WIRE_TYPE[field.wire]
 
 
 def methods(method: Method) -> st.SearchStrategy[Any]:
     """Objects of the class of a method."""
-    return st.builds(_class(method), **{field.attr: _values(field) for field in method.fields})
+    fields = {field.attr: _values(field) for field in method.fields}
+    if method.key in _ADDRESSED:
+        fields |= {"exchange": _any_octets, "routing_key": _any_octets}
+    return st.builds(_class(method), **fields)
 
 
 def headers(properties: Properties) -> st.SearchStrategy[Any]:

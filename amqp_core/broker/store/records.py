@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.broker.model.arguments import DELETED
 from amqp_core.broker.model.exchanges import Exchange
+from amqp_core.broker.properties import text_or_octets
 from amqp_core.broker.store.arguments import dumps
 
 if TYPE_CHECKING:
@@ -162,8 +163,9 @@ class Records:
         ttl_ms = None if message.ttl_ms is None else min(message.ttl_ms, _MOST_TTL)
         deaths = json.dumps([astuple(each) for each in message.deaths]) if message.deaths else "[]"
         self._changes.add(
-            "messages", message.record, self._protocols[message.wire], message.exchange, message.routing_key,
-            message.header, message.body, message.persistent, message.priority, ttl_ms, deaths,
+            "messages", message.record, self._protocols[message.wire], message.exchange,
+            text_or_octets(message.routing_key), message.header, message.body, message.persistent, message.priority,
+            ttl_ms, deaths,
         )  # fmt: skip
 
     def _spare(self, message: Message) -> None:

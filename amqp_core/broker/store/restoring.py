@@ -133,7 +133,7 @@ class Restoring:
         message = Message(
             self._wires[protocol],
             exchange,
-            routing_key,
+            routing_key if isinstance(routing_key, str) else routing_key.decode("utf-8", "surrogateescape"),
             header,
             body,
             persistent=bool(persistent),

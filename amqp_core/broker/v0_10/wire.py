@@ -221,7 +221,7 @@ def header_of(message: Message, *, redelivered: bool) -> bytes:
         delivery, properties, others = decode_header(header)
         delivery = _changed(
             delivery or spec.DeliveryProperties(),
-            routing_key=message.routing_key,
+            routing_key=short_text(message.routing_key),
             ttl=None,
             expiration=None,
         )

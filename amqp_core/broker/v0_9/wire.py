@@ -17,6 +17,7 @@ from amqp_core.broker.properties import (
     seconds,
     short_key,
     short_text,
+    text_or_octets,
 )
 from amqp_core.errors import EncodeError
 from amqp_core.typed_values import Datetime
@@ -133,7 +134,7 @@ def _death_headers(message: Message) -> dict[str, object]:
                 "queue": death.queue,
                 "time": Datetime(int(death.at)),
                 "exchange": death.exchange,
-                "routing-keys": list(death.routing_keys),
+                "routing-keys": [text_or_octets(key) for key in death.routing_keys],
             }
             for death in message.deaths
         ],

@@ -192,6 +192,32 @@ def test_the_limit_is_what_one_frame_of_0_9_1_holds() -> None:
     assert MOST_HEADER_BYTES == DEFAULT_FRAME_MAX - OVERHEAD
 
 
+NO_TEXT = b"k\xff".decode("utf-8", "surrogateescape")
+"""A routing key of 0-9-1 that is not UTF-8."""
+
+
+def test_a_routing_key_that_is_not_utf_8_has_no_place_in_0_10() -> None:
+    message = Message(old.WIRE, "x", NO_TEXT, encode_old(old_spec.BasicProperties(), 4), b"body")
+    dead = Message(
+        old.WIRE, "x", NO_TEXT, message.header, b"body", deaths=(Death("q", "expired", "x", ("k",), 1, 0.0),)
+    )
+    for each in (message, dead):
+        delivery, _, _ = decode_header(new.header_of(each, redelivered=False))
+        assert delivery is not None
+        assert (delivery.exchange, delivery.routing_key) == ("x", None)
+
+
+def test_a_dead_letter_tells_a_routing_key_that_is_not_utf_8() -> None:
+    header = encode_old(old_spec.BasicProperties(headers={"a": 1}), 4)
+    deaths = (Death("q", "expired", "x", (NO_TEXT, "k"), 1, 0.0),)
+    dead = Message(old.WIRE, "x", NO_TEXT, header, b"body", deaths=deaths)
+    headers: Any = basic_properties(old.header_of(dead)).headers
+    assert headers is not None
+    assert headers["a"] == 1
+    (death,) = headers["x-death"]
+    assert death["routing-keys"] == [b"k\xff", "k"]
+
+
 _SCALARS = (
     st.none()
     | st.booleans()

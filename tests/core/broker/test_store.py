@@ -117,6 +117,18 @@ def test_what_is_durable_comes_back_and_nothing_else(store: Store, path: Path) -
     assert (message.header, message.routing_key, message.priority, message.persistent) == (b"header", "q", 3, True)
 
 
+def test_a_routing_key_that_is_not_utf_8_comes_back(store: Store, path: Path) -> None:
+    key = b"k\xff".decode("utf-8", "surrogateescape")
+    host = store.host("h")
+    host.declare_queue("q", owner=ME, durable=True)
+    host.bind_queue("q", "amq.topic", "#", owner=ME)
+    send(host, b"1", key, "amq.topic")
+    store.commit()
+    entry = again(store, path).hosts["h"].get("q", owner=ME)
+    assert entry is not None
+    assert entry.message.routing_key == key
+
+
 def test_nothing_is_kept_that_was_not_committed(store: Store, path: Path) -> None:
     host = store.host("h")
     host.declare_queue("q", owner=ME, durable=True)
