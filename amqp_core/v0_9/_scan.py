@@ -60,7 +60,13 @@ _body_frame = Struct(">4sI").unpack_from  # the octet before it with type and ch
 
 
 def scan(
-    data: bytes, start: int, channel: int, max_frame: int, inside: int = OUTSIDE, left: int = NO_HEADER
+    data: bytes,
+    start: int,
+    channel: int,
+    max_frame: int,
+    inside: int = OUTSIDE,
+    left: int = NO_HEADER,
+    max_header: int = 0,
 ) -> tuple[Scan, int]:
     """Walk the frames of ``data`` from ``start`` on; see the module for use. Raises nothing.
 
@@ -71,6 +77,7 @@ def scan(
         max_frame: the agreed frame-max in bytes, header and end octet included.
         inside: whether a content is under way, and of which method.
         left: body bytes that this content still lacks; ``NO_HEADER`` before its header.
+        max_header: limit of the frame of a content header, if that is more.
 
     Returns:
         What was found, and ``left`` for the next call.
@@ -149,7 +156,7 @@ def scan(
             break
         kind, where, size = _frame(data, at)
         end = at + OVERHEAD + size
-        if kind not in KINDS or size > room:
+        if kind not in KINDS or (size > room and (kind != HEADER or size > max_header - OVERHEAD)):
             error = wrong_frame(kind, size, at, max_frame)
             break
         if end > length:

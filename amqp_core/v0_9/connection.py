@@ -266,12 +266,13 @@ class Connection:
         self._out.extend(encode_content(channel, payload, header, body, self._sent_limit))
 
     def send_content(self, channel: int, method: spec.Method, header: bytes, body: bytes) -> None:
-        """Queue a method with content whose header frame has the payload ``header``, as it was received.
+        """Queue a method with content whose header frame has the payload ``header``, of any size, as it was received.
 
         Raises:
-            EncodeError: a field does not fit its wire type; the method, or the header, does not fit one frame.
+            EncodeError: a field does not fit its wire type; the method does not fit one frame.
         """
-        self._out.extend(encode_content(channel, encode_method(method), header, body, self._sent_limit))
+        payload = encode_method(method)
+        self._out.extend(encode_content(channel, payload, header, body, self._sent_limit, any_header=True))
 
     def update_secret(self, secret: bytes, reason: str) -> None:
         """Queue connection.update-secret (an extension of RabbitMQ); the answer is :class:`SecretUpdated`.
@@ -381,7 +382,7 @@ class Connection:
         assert scanner is not None
         for item in scanner.feed(data, self._received_limit):
             if isinstance(item, bytes):
-                parsed = parse_frame(item, 0, self._received_limit)
+                parsed = parse_frame(item, 0, len(item))  # the scanner has seen to its limit
                 if parsed is None:
                     raise ProtocolError("a frame was cut off")
                 self._receive_frame(parsed[0], events)

@@ -89,8 +89,13 @@ def encode_method_frame(channel: int, payload: bytes, max_frame_size: int, name:
     return encode_frame(METHOD, channel, payload)
 
 
-def encode_content(channel: int, method: bytes, header: bytes, body: bytes, max_frame_size: int) -> list[bytes]:
+def encode_content(
+    channel: int, method: bytes, header: bytes, body: bytes, max_frame_size: int, *, any_header: bool = False
+) -> list[bytes]:
     """Cut a method with content into frames of at most ``max_frame_size`` bytes.
+
+    A content header cannot be cut. ``any_header``: send one that does not fit all the same, as brokers do with one that
+    another client published.
 
     Returns:
         The pieces to be written in order, not yet joined.
@@ -99,7 +104,8 @@ def encode_content(channel: int, method: bytes, header: bytes, body: bytes, max_
         EncodeError: the method or the content header does not fit one frame.
     """
     _check_room(method, max_frame_size, "a method")
-    _check_room(header, max_frame_size, "a content header")
+    if not any_header:
+        _check_room(header, max_frame_size, "a content header")
     head = _HEAD.pack
     pieces = [head(METHOD, channel, len(method)), method, _END, head(HEADER, channel, len(header)), header, _END]
     room = max_frame_size - OVERHEAD

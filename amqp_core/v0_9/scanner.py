@@ -9,7 +9,7 @@ from amqp_core.blocks import Block
 from amqp_core.errors import DecodeError
 from amqp_core.scanning import IN_TRANSFER, LARGEST_MESSAGE_BYTES, OUTSIDE, BlockScanner, Scan
 from amqp_core.v0_9._scan import NO_HEADER, scan
-from amqp_core.v0_9.framing import BODY, FRAME_END, FRAME_HEADER, OVERHEAD, wrong_end
+from amqp_core.v0_9.framing import BODY, FRAME_END, FRAME_HEADER, HEADER, OVERHEAD, wrong_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +77,11 @@ class Scanner(BlockScanner):
             error = wrong_end(data[start - 1], start - 1)
             return Scan([], [], 0, start - 1, IN_TRANSFER, error, [])
         left = NO_HEADER if inside == OUTSIDE else self._left
-        found, self._left = scan(data, start, self._channel, max_frame_size, inside, left)
+        # brokers cut bodies only: a header has the size that it had in the frames of whoever published it
+        most = self._max_message_bytes
+        found, self._left = scan(data, start, self._channel, max_frame_size, inside, left, most)
+        if found.error is not None and data[found.next] == HEADER and self._frame_size(data, found.next) > most:
+            self.error = self._too_large()  # which says more
         return found
 
     def _frame_size(self, data: bytes, at: int) -> int:

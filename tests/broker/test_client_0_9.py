@@ -138,6 +138,21 @@ def test_messages_are_declared_published_consumed_and_settled(connect: Connect, 
     assert (info.queue, info.message_count, info.subscriber_count) == (queue, 0, 0)
 
 
+def test_headers_larger_than_the_frames_of_this_connection_come(connect: Connect, queue: str) -> None:
+    """Brokers cut bodies only. Such a message must not end every session of its reader."""
+    client = connect()
+    headers = {"h": "x" * 60_000}
+    put(client, queue, b"a", headers=headers)
+    put(client, queue, b"b")
+    small = connect(max_frame_size=8192)
+    first = small.get(queue)
+    assert first is not None
+    assert (first.body, first.headers) == (b"a", headers)
+    small.release([(1, 1)], sync=True)
+    messages = take(small.subscribe(queue, max_unsettled=10), 2)
+    assert [(message.body, message.headers) for message in messages] == [(b"a", headers), (b"b", {})]
+
+
 def test_no_more_messages_come_than_may_be_unsettled(connect: Connect, queue: str) -> None:
     client = connect()
     put(client, queue, *(b"%d" % number for number in range(10)))

@@ -24,6 +24,7 @@ from amqp_core.errors import (
 from amqp_core.protocol_header import HEADERS_0_9
 from amqp_core.sasl import SaslLogin
 from amqp_core.v0_9 import spec
+from amqp_core.v0_9._codec import encode_header, encode_method
 from amqp_core.v0_9.connection_events import (
     CLIENT_TRANSITIONS,
     SERVER_TRANSITIONS,
@@ -32,7 +33,7 @@ from amqp_core.v0_9.connection_events import (
     FrameReceived,
     SecretUpdated,
 )
-from amqp_core.v0_9.framing import BODY, HEARTBEAT_FRAME, encode_frame
+from amqp_core.v0_9.framing import BODY, HEADER, HEARTBEAT_FRAME, METHOD, Frame, encode_frame
 from amqp_core.v0_9.messages import Message, each_message
 from tests.support.machines_0_9 import START, TUNE, Login, at, client, error_of, method, pump, sent, server
 
@@ -392,6 +393,15 @@ def test_a_frame_larger_than_agreed_ends_the_connection() -> None:
     assert isinstance(error, DecodeError)
     assert "4104 bytes is larger than 4096" in str(error)
     assert sent(us) == [spec.ConnectionClose(501, "DecodeError")]
+
+
+def test_a_content_header_larger_than_agreed_is_taken() -> None:
+    us, them = client(max_frame_size=4096, scan_deliveries=True), server()
+    pump(us, them)
+    header = encode_header(spec.BasicProperties(headers={"h": "x" * 9000}), 0)
+    frames = [(METHOD, encode_method(spec.BasicReturn(312))), (HEADER, header)]
+    events = us.receive_data(b"".join(encode_frame(kind, 2, payload) for kind, payload in frames))
+    assert events == [FrameReceived(Frame(kind, 2, payload)) for kind, payload in frames]
 
 
 def test_before_the_agreement_frames_of_frame_min_size_are_the_most() -> None:

@@ -406,6 +406,36 @@ def test_a_message_beyond_the_limit_is_refused_and_what_came_before_it_is_seen(s
         assert taken < 150_000, "it is refused by the size it announces"
 
 
+LONG = b"\x20\0" + (60_000).to_bytes(4) + (b"\x01hS" + (59_993).to_bytes(4) + bytes(59_993))
+"""Properties with headers of 60,000 bytes."""
+
+
+@pytest.mark.parametrize("size", [1, 700, 4096, 1 << 20])
+def test_a_content_header_may_be_larger_than_frame_max(size: int) -> None:
+    """Brokers cut bodies only: the header has the size that it had in the frames of whoever published it."""
+    got = wire.content(b"\0\x3c\0\x47" + bytes(8) + b"\0\0\0" + bytes(4), wire.content_header(2, LONG), [b"ab"])
+    data = run(9) + wire.delivery(10, b"y" * 9000, properties=LONG, limit=4096) + run(9, 11) + got
+    data += wire.delivery(20, b"", properties=LONG) + run(9, 21)
+    tested = Scanner(1, max_message_bytes=100_000)
+    seen = drain(tested, [data[start : start + size] for start in range(0, len(data), size)], max_frame=4096)
+    assert tested.error is None
+    bodies = [b"x" * 40] * 9
+    expected = Seen(("c1", tag, body) for tag, body in enumerate((*bodies, b"y" * 9000, *bodies), 1))
+    expected += [*wire.frames_of(got), ("c1", 20, b""), *(("c1", tag, b"x" * 40) for tag in range(21, 30))]
+    assert seen == expected
+
+
+@pytest.mark.parametrize("size", [700, 1 << 20])
+def test_a_content_header_beyond_the_limit_of_messages_is_refused_by_the_size_it_announces(size: int) -> None:
+    tested = Scanner(1, max_message_bytes=50_000)
+    data = run(9) + wire.delivery(10, b"y", properties=LONG) + run(9, 11)
+    assert (
+        len(drain(tested, [data[start : start + size] for start in range(0, 2000 + size, size)], max_frame=4096)) == 9
+    )
+    assert isinstance(tested.error, LimitExceeded)
+    assert "larger than 50000 bytes, the largest allowed (max message bytes): raise that limit" in str(tested.error)
+
+
 @pytest.mark.parametrize("size", [8, 500, 4096])
 def test_empty_frames_count(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanning, "MOST_FRAMES", 2000)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from amqp_core.broker.model.messages import Message
+from amqp_core.broker.v0_9.wire import WIRE
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import encode_header, encode_method
-from amqp_core.v0_9.framing import encode_content
-from tests.core.broker.peer_0_9 import FRAME_MAX, World
+from amqp_core.v0_9.framing import HEADER, encode_content, encode_frame
+from tests.core.broker.peer_0_9 import FRAME_MAX, World, method
 
 
-def content(method: spec.BasicPublish) -> bytes:
+def content(publish: spec.BasicPublish) -> bytes:
     """The frames of a message without properties."""
-    return b"".join(encode_content(1, encode_method(method), encode_header(spec.BasicProperties(), 1), b"b", FRAME_MAX))
+    return b"".join(
+        encode_content(1, encode_method(publish), encode_header(spec.BasicProperties(), 1), b"b", FRAME_MAX)
+    )
 
 
 def test_an_empty_name_is_the_queue_that_this_channel_declared_last() -> None:
@@ -31,3 +35,14 @@ def test_a_message_to_an_exchange_whose_name_is_not_utf_8_is_refused_and_one_wit
     assert [each.routing_key for each in peer.received(spec.BasicGetOk)] == [text]
     peer.send(content(spec.BasicPublish(exchange=text)))
     assert [each.reply_code for each in peer.received(spec.ChannelClose)] == [404]
+
+
+def test_a_header_larger_than_the_frames_of_a_consumer_is_sent_whole() -> None:
+    """As brokers do: it comes from a client with larger frames."""
+    world = World()
+    peer = world.connect()
+    peer.send(spec.QueueDeclare(queue="q"))
+    header = encode_header(spec.BasicProperties(headers={"h": "x" * FRAME_MAX}), 0)
+    world.host.publish(Message(WIRE, "", "q", header, b""), now=0)
+    peer.server.receive(method(1, spec.BasicGet(queue="q")))
+    assert peer.server.take_bytes().endswith(encode_frame(HEADER, 1, header))
