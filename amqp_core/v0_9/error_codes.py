@@ -8,7 +8,8 @@ Worth a retry on a new connection, as often as the program allows:
 - 320 and 541 (internal-error), whatever they name;
 - 504 (channel-error): the broker does not know the channel any more, and a new connection begins with new ones. A
   broker that has just closed the channel answers so to an ack that was under way;
-- 405 (resource-locked), a delivery timeout, and queues that are unavailable for a while.
+- 405 (resource-locked), a delivery timeout, queues that are unavailable for a while, and a broker whose disk is nearly
+  full.
 
 Not 311 (content-too-large), although the specification allows it: the same message would come, or be sent, again. Nor
 403, 404, 406 and the faults of a method that is named: it would be refused again.
@@ -70,6 +71,8 @@ _UNAVAILABLE: Final = re.compile(
 )
 # RabbitMQ: delivery acknowledgement on channel 1 timed out; LavinMQ: consumer timeout
 _TIMED_OUT: Final = re.compile(r"delivery acknowledgement on channel \d+ timed out|consumer timeout", re.IGNORECASE)
+# LavinMQ, which blocks no connection: Server low on disk space; Server low on disk space, can not create queue
+_LOW: Final = re.compile(r"\blow on disk\b", re.IGNORECASE)
 # Where no method is named: RabbitMQ 3.8: consumer ack timed out on channel 1; other brokers have words of their own.
 _SOME_TIMEOUT: Final = re.compile(r"timed?[ -]?out", re.IGNORECASE)
 
@@ -137,6 +140,15 @@ def _difference(code: int, text: str, command: str | None) -> errors.CommandFail
     )
 
 
+def _is_low(code: int, text: str, _: str | None) -> bool:
+    return code == Code.PRECONDITION_FAILED and _LOW.search(text) is not None
+
+
+def _low(code: int, text: str, command: str | None) -> errors.CommandFailed:
+    """It is for no message: the same one is taken when there is room again."""
+    return errors.ChannelClosed(code, None, text, command)
+
+
 def _value(text: str) -> tuple[str, str | int | None]:
     """A value as an error shows it, and as a declaration takes it; ``None`` if it is absent or of a rare type.
 
@@ -171,5 +183,6 @@ _SPECIAL: Final[
     (_is_timeout, _timeout),
     (_is_unavailable, _unavailable),
     (_is_difference, _difference),
+    (_is_low, _low),
     (_is_exclusive, _exclusive),
 )

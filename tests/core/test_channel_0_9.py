@@ -264,6 +264,13 @@ def test_a_server_opens_a_channel_when_it_is_asked() -> None:
             spec.QueueDeclare,
             errors.DeclaredDifferently,
         ),
+        (406, "PRECONDITION_FAILED - Server low on disk space", spec.BasicPublish, errors.ChannelClosed),
+        (
+            406,
+            "PRECONDITION_FAILED - Server low on disk space, can not create queue",
+            spec.QueueDeclare,
+            errors.ChannelClosed,
+        ),
         (504, "CHANNEL_ERROR - expected 'channel.open'", spec.BasicAck, errors.ChannelClosed),
         (506, "RESOURCE_ERROR - too many queues", spec.QueueDeclare, errors.ResourceLimitExceeded),
         (530, "NOT_ALLOWED", spec.ExchangeDeclare, errors.NotAllowed),

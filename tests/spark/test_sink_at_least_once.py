@@ -35,7 +35,7 @@ from tests.support.fake_broker import FakeBroker, Script
 from tests.support.fakepeer_0_9 import FakePeer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from amqp_spark.sink.statistics import Statistics
     from tests.support.fakepeer_0_9 import Peer
@@ -506,17 +506,21 @@ def test_a_channel_that_the_broker_closed_for_its_own_reasons_is_no_refusal(code
 
 
 def test_a_task_goes_on_when_a_real_client_loses_its_channel() -> None:
-    """Twice: after a message that was confirmed, and before any."""
+    """After a message that was confirmed, and before any; LavinMQ closes it so while its disk is nearly full."""
     found: list[bytes] = []
-    closes = [504, 320]
+    closes: list[Callable[[Peer], object]] = [
+        lambda peer: peer.channels[PUBLISHING].close(504, "because"),
+        lambda peer: peer.channels[PUBLISHING].close(320, "because"),
+        lambda peer: peer.refuse(406, "PRECONDITION_FAILED - Server low on disk space"),
+    ]
 
     def script(peer: Peer) -> None:
         peer.open()
         if closes:
             peer.published(3)
-            if len(closes) == 2:
+            if len(closes) == 3:
                 peer.ack(1)
-            peer.channels[PUBLISHING].close(closes.pop(0), "because")
+            closes.pop(0)(peer)
         peer.acking = True
         peer.serve()
         found.extend(message.content.body for message in peer.messages)
@@ -529,7 +533,7 @@ def test_a_task_goes_on_when_a_real_client_loses_its_channel() -> None:
             plan = MessagePlan.build(StructType().add("body", "string"), options)
             task = TaskWriter(plan, AtLeastOnce(options, TaskId("the-query", 7, 1), connections=pool))
             statistics = task.run([rows(5).select(["body"])])
-    assert (statistics.messages, statistics.retries) == (5, 2)
+    assert (statistics.messages, statistics.retries) == (5, 3)
     assert set(found) >= {b"row-%04d" % number for number in range(1, 5)}, "what was not confirmed came again"
 
 
