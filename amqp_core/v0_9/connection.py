@@ -7,7 +7,6 @@ is delegated: the client role calls a ``login`` object, the server role an ``aut
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
@@ -16,12 +15,9 @@ from amqp_core.error_conditions import CoreCondition, reason
 from amqp_core.errors import (
     AmqpError,
     AuthenticationFailed,
-    ConnectionClosed,
-    LimitReached,
     ProtocolError,
     UsageError,
     VersionRefused,
-    VirtualHostRefused,
     given,
 )
 from amqp_core.heartbeat import Heartbeat
@@ -38,7 +34,6 @@ from amqp_core.v0_9.connection_events import (
     FrameReceived,
     SecretUpdated,
 )
-from amqp_core.v0_9.error_codes import ERRORS, command_failure
 from amqp_core.v0_9.framing import (
     HEARTBEAT,
     HEARTBEAT_FRAME,
@@ -50,6 +45,7 @@ from amqp_core.v0_9.framing import (
     encode_method_frame,
     parse_frame,
 )
+from amqp_core.v0_9.refusals import closed, explain_close
 from amqp_core.v0_9.scanner import Scanner
 from amqp_core.write_primitives import cut_short
 
@@ -69,14 +65,6 @@ _HEADER_SIZE = 8
 # Frames that RabbitMQ takes before connection.tune from 4.1 on, since the password may be a long token. Before, and by
 # the specification, these are of frame-min-size; it resets the connection at a larger one.
 _LONG_LOGIN = 8192
-# Reply codes to connection.open that concern the virtual host; 541 (it is down) may pass.
-_ABOUT_VIRTUAL_HOST = frozenset({402, 403, 404, 530})
-# RabbitMQ: connection refused: node connection limit (9) is reached; access to vhost '/' refused for user 'u':
-# connection limit (9) is reached; number of channels opened for user 'u' has reached the maximum allowed user limit of
-# 9. Then others have to end first.
-_LIMIT_REACHED = re.compile(r"\bconnection limit\b|number of channels opened .* has reached", re.DOTALL)
-# Reply codes that may pass, so that the same method may be taken on a new connection.
-_MAY_PASS = frozenset({spec.ReplyCode.CONNECTION_FORCED, spec.ReplyCode.CHANNEL_ERROR, spec.ReplyCode.INTERNAL_ERROR})
 
 
 def takes_long_logins(server_properties: Mapping[str, object]) -> bool:
@@ -427,21 +415,12 @@ class Connection:
             events.append(event)
 
     def _explain_close(self, method: spec.ConnectionClose) -> AmqpError:
-        code, text = method.reply_code, method.reply_text
+        text = method.reply_text
         if self._login is not None:
             text = self._login.shown(text)
-        if self.role is Role.CLIENT and self.state is State.SECURE_OR_TUNE and code != spec.ReplyCode.CONNECTION_FORCED:
-            said = f"{code} {given(text)}"
-            return AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self.mechanism, reason=said))
-        if self.role is Role.CLIENT and code == spec.ReplyCode.NOT_ALLOWED and _LIMIT_REACHED.search(text):
-            return LimitReached(code, text)
-        if self.role is Role.CLIENT and self.state is State.OPEN_OK and code in _ABOUT_VIRTUAL_HOST:
-            said = given(text)
-            return VirtualHostRefused(CoreCondition.VIRTUAL_HOST_REFUSED(vhost=self.virtual_host, code=code, text=said))
-        if method.method_id and code in ERRORS and code not in _MAY_PASS:
-            # what should close a channel only closes the connection of Broker-J at times
-            return command_failure(code, text, method.class_id, method.method_id)
-        return ConnectionClosed(code, text)
+        if self.role is Role.SERVER:
+            return closed(method, text)
+        return explain_close(method, text, self.state, mechanism=self.mechanism, virtual_host=self.virtual_host)
 
     def _fail(self, error: AmqpError, events: list[Event]) -> None:
         if isinstance(error, AuthenticationFailed) and self.role is Role.SERVER:

@@ -9,6 +9,7 @@ import pytest
 from amqp_core.address import ConnectOptions
 from amqp_core.connection_states import Ended, Opened, Redirected, Role, State
 from amqp_core.errors import (
+    AmqpError,
     AuthenticationFailed,
     ConnectionClosed,
     DecodeError,
@@ -17,6 +18,7 @@ from amqp_core.errors import (
     NotAllowed,
     NotImplementedByPeer,
     ProtocolError,
+    UnauthorizedAccess,
     UsageError,
     VersionRefused,
     VirtualHostRefused,
@@ -284,6 +286,32 @@ def test_a_limit_of_connections_or_channels_may_have_room_later(
     assert type(error) is LimitReached
     assert error.retryable
     assert f"530 NOT_ALLOWED - {text}. Close others" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details", AuthenticationFailed),
+        ("ACCESS_REFUSED", AuthenticationFailed),
+        ("NOT_ALLOWED - vhost vh not found", VirtualHostRefused),
+        ("NOT_ALLOWED - access to vhost 'vh' refused for user 'u'", VirtualHostRefused),
+        ("NOT_ALLOWED - access to vhost 'vh' refused for user 'u': connection limit (9) is reached", LimitReached),
+        ("INTERNAL_ERROR - access to vhost 'vh' refused for user 'u': vhost 'vh' is down", ConnectionClosed),
+    ],
+)
+def test_a_proxy_tells_what_its_broker_refused_once_the_connection_is_open(text: str, kind: type[AmqpError]) -> None:
+    """AMQProxy logs in at the broker when the first channel is opened, and answers any refusal with 403."""
+    us = at(Role.CLIENT, State.OPEN)
+    error = error_of(us.receive_data(method(spec.ConnectionClose(403, text, 0, 0))))
+    assert type(error) is kind
+    assert error.retryable is (kind in (LimitReached, ConnectionClosed))
+    assert text in str(error)
+
+
+def test_403_for_a_method_of_an_open_connection_is_no_refused_login() -> None:
+    us = at(Role.CLIENT, State.OPEN)
+    close = spec.ConnectionClose(403, "ACCESS_REFUSED - Login was refused", 60, 20)
+    assert type(error_of(us.receive_data(method(close)))) is UnauthorizedAccess
 
 
 def test_a_virtual_host_that_is_down_may_come_up() -> None:
