@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from amqp_core.error_conditions import CoreCondition
-from amqp_core.errors import UsageError
+from amqp_core.errors import PublisherStopped, PublishingBlocked, UsageError
 from amqp_core.transfer_ledger import Counted, Ledger, Rejected, Transfers
 from amqp_core.transport import monotonic
 
@@ -136,6 +136,20 @@ class RunPublisher(ABC):
             self._wait(self._socket_has_room, "the broker to read what is published", deadline)
         self._unsent.pop()
         return first_id
+
+    def send_one(self, transfer: Transfers, *, timeout_s: float) -> int:
+        """As :meth:`send`, for a run of one transfer that does not stay with the publisher if it could not be sent.
+
+        It raises PublishingBlocked or PublisherStopped only if nothing of it was sent: it is forgotten, and others can
+        be sent. If the broker has blocked its publishers while it was read, it counts as sent.
+        """
+        try:
+            return self.send(transfer, timeout_s=timeout_s)
+        except (PublishingBlocked, PublisherStopped):
+            _, sent = self._unsent.pop()
+            if not sent:
+                raise
+            return self._next_id() - 1
 
     @abstractmethod
     def finish(self, *, timeout_s: float = math.inf) -> None:

@@ -591,6 +591,8 @@ class Client(BaseClient[Driver]):
         Raises:
             EncodeError: a property does not fit its wire type.
             DeadlineExceeded: window, flow control or socket stayed full for the call timeout.
+            PublisherStopped: the broker has stopped the publisher for longer than the ``blocked_timeout_s`` that was
+                given to :meth:`publisher`; this message was not sent, and the client goes on.
             ConnectionLost, SessionDetached, CommandFailed: the connection or session has ended.
         """
         self._driver.check()
@@ -609,7 +611,7 @@ class Client(BaseClient[Driver]):
         if message.body:
             segments.append((BODY, message.body))
         frames = b"".join(encode_assembly(CHANNEL, TRACK_COMMAND, segments, self._publisher.max_frame_size))
-        return self._publisher.send(Transfers(frames, (len(frames),)), timeout_s=self._driver.call_timeout_s)
+        return self._publisher.send_one(Transfers(frames, (len(frames),)), timeout_s=self._driver.call_timeout_s)
 
     def publish_to_queue(self, queue: str, body: bytes, *, content_type: str) -> None:
         """Send a durable message to a queue through the default exchange. Errors: as :meth:`publish`."""

@@ -93,7 +93,8 @@ class PublishingClient(Topology):
             CommandFailed: the broker refused an earlier one (unknown exchange, too large), so that messages since the
                 last :meth:`confirm` are in doubt; the next call publishes again.
             DeadlineExceeded: window, flow control or socket stayed full for the call timeout.
-            PublishingBlocked: likewise, since the broker has blocked the connection.
+            PublishingBlocked: likewise, since the broker has blocked the connection; this message was not sent, and the
+                client goes on.
             ConnectionLost, ...: the connection has ended.
         """
         method = spec.BasicPublish(
@@ -106,7 +107,7 @@ class PublishingClient(Topology):
             self._in_transaction += 1
             return self._in_transaction
         try:
-            return self._publisher.send(self._run_of(method, message), timeout_s=self._driver.call_timeout_s)
+            return self._publisher.send_one(self._run_of(method, message), timeout_s=self._driver.call_timeout_s)
         except CommandFailed:
             self._replace()
             raise
@@ -193,7 +194,7 @@ class PublishingClient(Topology):
         """Check that a message which no queue can get comes back: a broker might confirm and drop it."""
         nowhere = spec.BasicPublish(routing_key=f"amqp-spark.no-queue.{secrets.token_hex(8)}", mandatory=True)
         try:
-            publisher.send(self._run_of(nowhere, Message()))
+            publisher.send_one(self._run_of(nowhere, Message()), timeout_s=math.inf)
             publisher.finish()
         except (NotFound, UnauthorizedAccess) as error:
             self._replace()

@@ -84,6 +84,26 @@ def test_a_publisher_that_is_stopped_for_too_long_has_nothing_in_flight() -> Non
         assert [part.first for part in publisher.unfinished()] == [1]
 
 
+def test_a_message_that_a_stopped_publisher_could_not_send_is_forgotten() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.expect(spec.ExecutionSync)
+        peer.send(spec.MessageStop(destination=""))
+        peer.serve()
+        assert not any(isinstance(command, spec.MessageTransfer) for _, command in peer.commands)
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        publisher = client.publisher(blocked_timeout_s=0.2)
+        client.sync()
+        client.sync()
+        with pytest.raises(PublisherStopped):
+            client.publish(Message(b"x"))
+        client.confirm()
+        assert publisher.unfinished() == []
+        client.close()
+
+
 def test_a_publisher_whose_transfers_are_withheld_is_not_stopped() -> None:
     """Its transfers are in flight: another session would send them twice."""
 

@@ -10,6 +10,7 @@ import pytest
 
 from amqp_core.errors import OutcomeUnknown, PublishingBlocked
 from amqp_core.v0_9 import spec
+from amqp_core.v0_9.framing import HEADER, Frame
 from amqp_core.v0_9.messages import Message
 from tests.core.publisher_support_0_9 import BLOCKED, reading_until
 from tests.support.fakepeer_0_9 import FakePeer, Peer
@@ -97,3 +98,63 @@ def test_confirm_of_a_blocked_connection_leaves_the_outcome_unknown() -> None:
         client._driver.call_timeout_s = 0.2
         with pytest.raises(OutcomeUnknown, match="blocked its publishers"):
             client.confirm()
+
+
+def test_a_message_that_a_blocked_broker_kept_out_was_not_sent_and_others_go_on() -> None:
+    seen: list[bytes] = []
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.published()
+        peer.send(BLOCKED, channel=0)
+        go_on.wait(10)
+        peer.send(spec.ConnectionUnblocked(), channel=0)
+        peer.published()
+        peer.ack(2, multiple=True)
+        peer.serve()
+        seen.extend(message.content.body for message in peer.messages)
+
+    go_on = threading.Event()
+    with FakePeer(script) as server:
+        client = server.connect()
+        assert client.publish(Message(b"a", routing_key="q")) == 1
+        reading_until(client, lambda: client._driver.endpoint.blocked is not None, "connection.blocked")
+        client._driver.call_timeout_s = 0.2
+        with pytest.raises(PublishingBlocked, match="low on memory"):
+            client.publish(Message(b"b", routing_key="q"))
+        client._driver.call_timeout_s = 30
+        go_on.set()
+        assert client.publish(Message(b"c", routing_key="q")) == 2
+        client.confirm()
+        client.close()
+    assert seen == [b"a", b"c"]
+
+
+def test_a_message_that_was_written_before_the_broker_blocked_the_connection_counts_as_sent() -> None:
+    """Although the broker does not read on: it may have it, so that it must not be published again."""
+    bodies: list[int] = []
+
+    def script(peer: Peer) -> None:
+        headers: list[Frame] = []
+        peer.on_frame = lambda frame: headers.append(frame) if frame.type == HEADER else None
+        peer.open()
+        peer.until(lambda: bool(headers), "the header of the message")
+        peer.send(BLOCKED, channel=0)
+        go_on.wait(10)
+        peer.send(spec.ConnectionUnblocked(), channel=0)
+        peer.published()
+        peer.ack(1)
+        peer.serve()
+        bodies.extend(len(message.content.body) for message in peer.messages)
+
+    go_on = threading.Event()
+    with FakePeer(script) as server:
+        client = server.connect()
+        client.publisher(blocked_timeout_s=0.2)
+        assert client.publish(Message(bytes(24 << 20), routing_key="q")) == 1
+        assert client._driver.endpoint.blocked == "low on memory"
+        go_on.set()
+        reading_until(client, lambda: client._driver.endpoint.blocked is None, "connection.unblocked")
+        client.confirm()
+        client.close()
+    assert bodies == [24 << 20]
