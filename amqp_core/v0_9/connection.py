@@ -150,7 +150,9 @@ class Connection:
         self._tail = b""
         self._out: list[bytes] = []
         # 0-9-1 section connection.tune, frame-max: until it is agreed, frames of up to frame-min-size must be taken.
-        self._received_limit = self._sent_limit = MIN_MAX_FRAME_SIZE
+        # Servers do not heed that where they tell what they are and can (connection.start).
+        self._received_limit = DEFAULT_FRAME_MAX if role is Role.CLIENT else MIN_MAX_FRAME_SIZE
+        self._sent_limit = MIN_MAX_FRAME_SIZE
         if role is Role.CLIENT:
             self._out.append(HEADERS_0_9[version])
 
@@ -213,7 +215,9 @@ class Connection:
         that was told so, closes without a word when it refuses a login.
         """
         state, self.state = self.state, State.CLOSED
-        if state in (State.HEADER, State.START) and self._tail:
+        begun = self._tail[: len(_FIRST_OCTETS)]
+        is_cut = state is State.START and _FIRST_OCTETS.startswith(begun)  # inside connection.start: it was lost
+        if state in (State.HEADER, State.START) and begun and not is_cut:
             return [Ended(self._refused("answered with"))]
         error = self.explain_loss(state)
         return [Ended(error)] if error else []

@@ -400,6 +400,13 @@ def test_a_peer_that_closes_inside_its_answer() -> None:
     assert client().receive_eof() == []
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 40])
+def test_a_server_that_closes_inside_connection_start_has_not_refused_the_version(size: int) -> None:
+    us = client()
+    assert us.receive_data(method(START)[:size]) == []
+    assert us.receive_eof() == [], "a lost connection, which is tried again"
+
+
 def test_a_server_answers_a_strange_header_with_its_own() -> None:
     them = server()
     assert isinstance(error_of(them.receive_data(b"AMQP\x01\x01\x00\x0a")), VersionRefused)
@@ -432,9 +439,25 @@ def test_a_content_header_larger_than_agreed_is_taken() -> None:
     assert events == [FrameReceived(Frame(kind, 2, payload)) for kind, payload in frames]
 
 
-def test_before_the_agreement_frames_of_frame_min_size_are_the_most() -> None:
+def test_before_the_agreement_a_server_gets_frames_of_frame_min_size_at_most() -> None:
+    them = server()
+    assert them.receive_data(HEADERS_0_9["0-9-1"]) == []
+    error = error_of(them.receive_data(encode_frame(1, 0, bytes(4096))[:7]))
+    assert isinstance(error, DecodeError)
+    assert "4104 bytes is larger than 4096" in str(error)
+
+
+def test_connection_start_may_be_larger_than_frame_min_size() -> None:
+    """Servers do not heed it: their properties and mechanisms have no bound."""
     us = client()
-    assert isinstance(error_of(us.receive_data(encode_frame(1, 0, bytes(4096)))), DecodeError)
+    properties: dict[str, object] = {"product": "p" * 60_000}
+    data = method(spec.ConnectionStart(0, 9, properties, b"PLAIN", b"en_US"))
+    assert us.receive_data(data[:50_000]) == us.receive_data(data[50_000:]) == []
+    assert us.peer_properties == properties
+    assert isinstance(sent(us)[-1], spec.ConnectionStartOk)
+    error = error_of(client().receive_data(encode_frame(1, 0, bytes(131072))[:7]))
+    assert isinstance(error, DecodeError)
+    assert "131080 bytes is larger than 131072" in str(error)
 
 
 def test_deliveries_are_blocks_and_other_frames_are_frames() -> None:
