@@ -566,8 +566,9 @@ class Client(Protocol):
         """Return a new publisher with a window of ``max_in_flight`` transfers; it replaces the previous one.
 
         A broker that blocks its publishers for lack of memory or disk is waited for as long as ``blocked_timeout_s``;
-        then :class:`amqp_core.errors.PublishingBlocked` is raised. The same holds for a session that the broker has
-        stopped (0-10 message.stop), with :class:`amqp_core.errors.PublisherStopped`.
+        then :class:`amqp_core.errors.PublishingBlocked` is raised; on 0-9-1 also if it confirms nothing for so long
+        (:class:`amqp_core.errors.ConfirmsMissing`). The same holds for a session that the broker has stopped (0-10
+        message.stop), with :class:`amqp_core.errors.PublisherStopped`.
         """
 
     def service(self) -> None:

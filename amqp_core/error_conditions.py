@@ -161,6 +161,11 @@ class CoreCondition(Condition):
         "{peer} has blocked its publishers for {seconds} s: {reason}.",
         "Give the broker memory or disk, or let consumers take messages.",
         "A broker whose memory or disk is low (connection.blocked of RabbitMQ) reads no more messages of publishers.")
+    CONFIRMS_MISSING = (
+        "{peer} has confirmed none of {count} message(s) for {seconds} s.",
+        "See whether a queue has lost the majority of its nodes, or the broker is low on memory or disk.",
+        "A quorum queue confirms nothing without a majority. A proxy may hide that the broker has blocked its "
+        "publishers (connection.blocked).")
     PUBLISHER_STOPPED = (
         "{peer} has stopped this publisher for {seconds} s.",
         "Let consumers take messages from the full queue, or publish on a new connection.",

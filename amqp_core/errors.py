@@ -262,6 +262,17 @@ class PublishingBlocked(AmqpError):
         )
 
 
+class ConfirmsMissing(PublishingBlocked):
+    """The broker has confirmed none of the messages in flight for longer than allowed, and has not said why (0-9-1).
+
+    Attributes:
+        reason: their number.
+    """
+
+    def __str__(self) -> str:
+        return CoreCondition.CONFIRMS_MISSING(peer=self.peer, seconds=f"{self.seconds:.0f}", count=self.reason)
+
+
 class PublisherStopped(AmqpError):
     """The broker has stopped the publisher of a session for longer than allowed (0-10 ``message.stop``).
 

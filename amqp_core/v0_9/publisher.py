@@ -27,7 +27,14 @@ import math
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from amqp_core.errors import CommandFailed, ProtocolError, PublishingBlocked, ReturnedUnexpectedly, given
+from amqp_core.errors import (
+    CommandFailed,
+    ConfirmsMissing,
+    ProtocolError,
+    PublishingBlocked,
+    ReturnedUnexpectedly,
+    given,
+)
 from amqp_core.publishing import PIECE_BYTES, RunPublisher
 from amqp_core.sequence_numbers import RangeSet
 from amqp_core.transport import monotonic
@@ -58,7 +65,7 @@ class Publisher(RunPublisher):
 
     Args:
         blocked_timeout_s: seconds for which a broker is waited for that has blocked the connection, or stopped the
-            channel (channel.flow).
+            channel (channel.flow), or confirms nothing although it has read what is in flight.
 
     Attributes:
         accept_mode: 0; it has no meaning here.
@@ -74,6 +81,9 @@ class Publisher(RunPublisher):
         self._driver = driver
         self._blocked_timeout_s = blocked_timeout_s
         self._blocked_since = None if driver.endpoint.blocked is None else monotonic()
+        self._moved: tuple[int, int, int] | None = None  # what was confirmed and read when that was looked at last
+        self._moved_at = 0.0
+        self._stalled_at = math.inf
         self._confirming = False
         self._error: AmqpError | None = None
         self._last = 0
@@ -191,6 +201,7 @@ class Publisher(RunPublisher):
         peer, since = self._driver.transport.peer, self._blocked_since
         if reason is None:
             self._blocked_since = None
+            self._moved_at = monotonic()
             if since is not None:
                 _log.info("%s accepts messages again, after %.0f s", peer, monotonic() - since)
         elif since is None:
@@ -356,16 +367,39 @@ class Publisher(RunPublisher):
         self._probe = self._driver.request(PUBLISHING, spec.ChannelFlow(active=True))
 
     def _give_up_at(self, started: float, deadline: float) -> float:
-        if self._blocked_since is None:
-            return super()._give_up_at(started, deadline)
-        return min(deadline, self._blocked_since + self._blocked_timeout_s)
+        if self._blocked_since is not None:
+            self._stalled_at = math.inf
+            return min(deadline, self._blocked_since + self._blocked_timeout_s)
+        self._look_for_progress(started)
+        return min(super()._give_up_at(started, deadline), self._stalled_at)
+
+    def _look_for_progress(self, started: float) -> None:
+        """Find out when a broker counts as stalled that confirms nothing of what is in flight, and reads nothing.
+
+        That it reads shows only while bytes wait to be written: of what is written, heartbeats are a part.
+        """
+        transport = self._driver.transport
+        moved = self._count, self._nacked.count(), transport.sent_bytes if transport.pending_bytes else -1
+        if moved != self._moved:
+            self._moved, self._moved_at = moved, monotonic()
+        unconfirmed = self._last > self._count
+        self._stalled_at = max(started, self._moved_at) + self._blocked_timeout_s if unconfirmed else math.inf
 
     def _give_up(self, what: str) -> None:
-        reason = self._driver.endpoint.blocked
-        if reason is None or self._blocked_since is None:
-            super()._give_up(what)
-        else:
-            raise PublishingBlocked(self._driver.transport.peer, monotonic() - self._blocked_since, reason)
+        peer, reason = self._driver.transport.peer, self._driver.endpoint.blocked
+        if reason is not None and self._blocked_since is not None:
+            raise PublishingBlocked(peer, monotonic() - self._blocked_since, reason)
+        if monotonic() >= self._stalled_at:
+            raise ConfirmsMissing(peer, self._blocked_timeout_s, str(self._last - self._count))
+        super()._give_up(what)
+
+    def _warn(self, what: str, seconds: float) -> None:
+        if self._stalled_at < math.inf:
+            what += (
+                " (a queue may have lost the majority of its nodes, or a proxy hide that the broker is low on memory "
+                f"or disk; it is given up after {self._blocked_timeout_s:g} s without a confirm)"
+            )
+        super()._warn(what, seconds)
 
 
 __all__ = ["Publisher"]

@@ -119,7 +119,8 @@ class SinkOptions(ConnectionSettings):
     blocked_timeout: float = option(
         "blockedTimeout", kinds.seconds(1, 86_400), 600.0,
         "Seconds for which a task waits for a broker that blocks its publishers, as RabbitMQ does while its memory or "
-        "disk is low, or that stops them, as Broker-J does while a queue is full; the log has warnings meanwhile. Then "
+        "disk is low, or that stops them, as Broker-J does while a queue is full; with AMQP 0-9-1 also for one that "
+        "confirms nothing of what is sent, as a quorum queue without a majority. The log has warnings meanwhile. Then "
         "a task fails that publishes with AMQP 0-9-1, or exactly once. Another one tries one message on a new "
         "connection, and waits again if the broker stops that, too.",
     )

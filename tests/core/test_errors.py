@@ -22,6 +22,7 @@ ARGUMENTS: dict[type[AmqpError], tuple[object, ...]] = {
     errors.TransactionFailed: ("dtx.prepare", 2, "XA_RBTIMEOUT"),
     errors.SessionDetached: (1, b"name"),
     errors.PublishingBlocked: ("h:5672", 30.0, "low on memory"),
+    errors.ConfirmsMissing: ("h:5672", 600.0, "2"),
     errors.PublisherStopped: ("h:5672", 600.0),
 }
 TEXT = "given by the caller"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from functools import partial
 
 import pytest
 
-from amqp_core.errors import OutcomeUnknown, PublishingBlocked
+from amqp_core.errors import ConfirmsMissing, OutcomeUnknown, PublishingBlocked
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.framing import HEADER, Frame
 from amqp_core.v0_9.messages import Message
@@ -158,3 +159,113 @@ def test_a_message_that_was_written_before_the_broker_blocked_the_connection_cou
         client.confirm()
         client.close()
     assert bodies == [24 << 20]
+
+
+# ----------------------------------------------------------------------------------- no confirms, and no word about it
+@pytest.mark.parametrize("waiting", ["send", "finish"])
+def test_a_broker_that_confirms_nothing_and_does_not_say_why_is_given_up(waiting: str) -> None:
+    """A quorum queue without a majority, or a proxy that passes on no connection.blocked."""
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.published(2)
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        publisher = client.publisher(max_in_flight=2, blocked_timeout_s=0.2)
+        publisher.send(numbered(2))
+        wait = publisher.finish if waiting == "finish" else partial(publisher.send, numbered(2, 2))
+        with pytest.raises(ConfirmsMissing, match=r"AMQP_CONFIRMS_MISSING.*confirmed none of 2 message") as raised:
+            wait(timeout_s=30)
+        assert isinstance(raised.value, PublishingBlocked)
+        assert not raised.value.retryable
+        assert numbers_of(publisher.unfinished()) == ([0, 1, 2, 3] if waiting == "send" else [0, 1])
+
+
+class Clock:
+    """A time that the test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr("amqp_core.v0_9.publisher.monotonic", lambda: self.now)
+
+
+def test_a_slow_broker_that_confirms_now_and_then_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time counts from the latest confirm, however many messages are left."""
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.published(3)
+        for answer in (peer.ack, peer.nack):
+            go_on.wait(10)
+            go_on.clear()
+            answer(1 if answer == peer.ack else 2)
+        peer.serve()
+
+    go_on = threading.Event()
+    with FakePeer(script) as server:
+        client = server.connect(heartbeat=600)
+        publisher = client.publisher(blocked_timeout_s=60)
+        clock = Clock(monkeypatch)
+        assert publisher._give_up_at(1000.0, math.inf) == math.inf, "nothing is in flight"
+        publisher.send(numbered(3))
+        assert publisher._give_up_at(1000.0, math.inf) == 1060
+        clock.now = 1050
+        assert publisher._give_up_at(1000.0, math.inf) == 1060
+        assert publisher._give_up_at(1045.0, math.inf) == 1105, "of a wait that began later"
+        assert publisher._give_up_at(1000.0, 1055.0) == 1055, "its own deadline"
+        go_on.set()
+        reading_until(client, lambda: publisher.in_flight == 2, "an ack")
+        assert publisher._give_up_at(1000.0, math.inf) == 1110
+        clock.now = 1100
+        go_on.set()
+        reading_until(client, lambda: publisher.in_flight == 1, "a nack")
+        assert publisher._give_up_at(1000.0, math.inf) == 1160
+        publisher.blocked("low on disk")
+        clock.now = 1150
+        assert publisher._give_up_at(1000.0, math.inf) == 1160, "the time of the block"
+        publisher.blocked(None)
+        assert publisher._give_up_at(1000.0, math.inf) == 1210, "it confirms nothing while it blocks"
+
+
+def test_a_message_that_takes_long_to_be_read_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.published()
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect(heartbeat=600)
+        publisher = client.publisher(blocked_timeout_s=60)
+        publisher.send(numbered(1))
+        clock, transport = Clock(monkeypatch), client._driver.transport
+        transport.pending_bytes = 5
+        assert publisher._give_up_at(1000.0, math.inf) == 1060
+        clock.now = 1050
+        transport.sent_bytes += 1
+        assert publisher._give_up_at(1000.0, math.inf) == 1110
+        transport.pending_bytes = 0
+        assert publisher._give_up_at(1000.0, math.inf) == 1110
+        clock.now = 1100
+        transport.sent_bytes += 8  # a heartbeat
+        assert publisher._give_up_at(1000.0, math.inf) == 1110
+
+
+def test_the_warning_says_what_may_be_the_cause(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("amqp_core.publishing._WARN_EVERY_S", 0.0)
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.published()
+        peer.serve()
+
+    with FakePeer(script) as server:
+        publisher = server.connect().publisher(blocked_timeout_s=0.2)
+        publisher.send(numbered(1))
+        with pytest.raises(ConfirmsMissing):
+            publisher.finish(timeout_s=30)
+    assert "a queue may have lost the majority of its nodes, or a proxy hide that the broker is low" in caplog.text
+    assert "given up after 0.2 s without a confirm" in caplog.text

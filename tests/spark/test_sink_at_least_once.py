@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from amqp_core.errors import (
     AuthenticationFailed,
     ChannelClosed,
+    ConfirmsMissing,
     ConnectionFailed,
     ConnectionLost,
     InternalError,
@@ -617,6 +618,16 @@ def test_a_broker_that_blocks_for_too_long_fails_the_task_and_the_option_is_name
     )
     [client] = rabbit.clients
     assert (client.publishers[0].blocked_timeout_s, client.ended, task.waits) == (90.0, "discarded", [])
+
+
+def test_a_broker_that_confirms_nothing_for_too_long_fails_the_task(rabbit: FakeBroker) -> None:
+    rabbit.scripts.append(Script(breaks_after=2, error=ConfirmsMissing("fake:5672", 90.0, "2")))
+    with pytest.raises(PublishFailed) as caught:
+        Task(rabbit, blockedTimeout=90).run(rows(8))
+    assert str(caught.value).startswith(
+        "[AMQP_PUBLISHING_BLOCKED_TOO_LONG] Cannot publish partition 3 in batch 12: fake:5672 has confirmed none of 2 "
+        "message(s) for 90 s, and option blockedTimeout=90 s is over. Give"
+    )
 
 
 def test_a_broker_of_another_protocol_cannot_take_over(rabbit: FakeBroker) -> None:
