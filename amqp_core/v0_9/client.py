@@ -446,6 +446,8 @@ class Client(PublishingClient):
                 )
             if subscription.settles:
                 self._unsettled.arrived(part.first_id, len(part.ends))
+            else:
+                self._unsettled.passed(part.first_id, len(part.ends))
             subscription.receive_block(part)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +31,7 @@ def arrive(unsettled: Unsettled, arrivals: list[tuple[int, int]]) -> set[int]:
     """Runs of deliveries; tags between them belong to a consumer that does not settle."""
     following, tags = 1, set()
     for gap, count in arrivals:
+        unsettled.passed(following, gap)
         following += gap
         unsettled.arrived(following, count)
         tags |= set(range(following, following + count))
@@ -76,6 +78,39 @@ def test_all_up_to_a_delivery_are_one_ack() -> None:
     assert unsettled.settle([(70, 71)]) == [Settlement(70, multiple=False), Settlement(71, multiple=False)]
     assert unsettled.settle([(61, 69), (72, 80)]) == [Settlement(80, multiple=True)]
     assert unsettled.settle([(0, 1000)]) == [Settlement(100, multiple=True)]
+
+
+def test_what_may_be_under_way_is_not_settled_with_others() -> None:
+    """A tag that did not come may be a delivery that comes late, or of another client behind the same proxy."""
+    unsettled = Unsettled()
+    unsettled.arrived(1, 2)
+    unsettled.arrived(4, 3)
+    assert unsettled.settle([(1, 4)]) == [Settlement(2, multiple=True), Settlement(4, multiple=False)]
+    assert unsettled.settle([(5, 5)]) == [Settlement(5, multiple=False)]
+    unsettled.arrived(3, 1)
+    assert unsettled.settle([(6, 6)]) == [Settlement(6, multiple=False)], "3 is not settled"
+    unsettled.arrived(7, 2)
+    assert unsettled.settle([(1, 8)]) == [Settlement(8, multiple=True)]
+
+
+@pytest.mark.parametrize("gaps", [1, 5, 1000])
+def test_many_tags_that_never_come_take_no_memory(gaps: int) -> None:
+    unsettled = Unsettled()
+    for tag in range(2, 2 * gaps + 2, 2):
+        unsettled.arrived(tag, 1)
+        assert unsettled.settle([(tag, tag)]) == [Settlement(tag, multiple=False)]
+    for tag in range(1, 2 * gaps + 1, 2):  # they come after all: only few of them are still told from one another
+        unsettled.arrived(tag, 1)
+        assert unsettled.settle([(tag, tag)])[0].tag == tag
+    assert len(unsettled._missing.ranges()) <= 8
+
+
+def test_a_message_that_was_asked_for_is_no_gap_once_it_is_recorded() -> None:
+    """basic.get-ok, whose tag is recorded after those of deliveries that came right behind it."""
+    unsettled = Unsettled()
+    unsettled.arrived(2, 3)
+    unsettled.arrived(1, 1)
+    assert unsettled.settle([(1, 4)]) == [Settlement(4, multiple=True)]
 
 
 def test_a_million_in_pieces_is_quick() -> None:

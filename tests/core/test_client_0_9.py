@@ -322,6 +322,34 @@ def test_a_large_message_that_begins_to_arrive_ends_the_wait() -> None:
         assert client.under_way_bytes == 0
 
 
+def test_a_delivery_that_did_not_come_is_not_settled_with_others() -> None:
+    """Its tag may be of another client, behind a proxy that lets clients share a channel."""
+    script = Server(deliver(b"a", b"b"), deliver(b"d", b"e", tag=4))
+    with FakePeer(script) as server:
+        client, subscription = script.subscribe(server)
+        while subscription.credit > 6:
+            subscription.take_blocks(10)
+        client.accept([(1, 5)], sync=True)
+        assert script.seen(spec.BasicAck) == [spec.BasicAck(2, multiple=True), spec.BasicAck(4), spec.BasicAck(5)]
+
+
+def test_deliveries_without_settlement_are_no_gap() -> None:
+    def other(peer: Peer) -> None:
+        peer.until(lambda: sum(isinstance(each, spec.BasicConsume) for _, each in peer.methods) == 2, "basic.consume")
+        deliver(b"a", tag=1, consumer="s2")(peer)
+        deliver(b"b", b"c", tag=2)(peer)
+
+    script = Server(other)
+    with FakePeer(script) as server:
+        client, subscription = script.subscribe(server)
+        script.peer.answers[spec.BasicConsume] = spec.BasicConsumeOk("s2")  # type: ignore[union-attr]
+        client.subscribe("r", accept=False)
+        while subscription.credit > 8:
+            subscription.take_blocks(10)
+        client.accept([(2, 3)], sync=True)
+        assert script.seen(spec.BasicAck) == [spec.BasicAck(3, multiple=True)]
+
+
 KEY = b"k\xff".decode("utf-8", "surrogateescape")
 """A routing key that is not UTF-8."""
 

@@ -481,6 +481,12 @@ def test_delivery_tags_that_do_not_ascend_are_an_error(tag: int) -> None:
     assert f"delivery tag {tag} follows 5" in str(tested.error)
 
 
+def test_delivery_tags_ascend_from_one_piece_of_the_stream_to_the_next() -> None:
+    tested = Scanner(1)
+    assert len(drain(tested, [run(3), QOS_OK, run(2, first=9), run(1, first=10)])) == 6
+    assert "delivery tag 10 follows 10" in str(tested.error)
+
+
 @pytest.mark.parametrize(
     ("frames", "reason"),
     [
