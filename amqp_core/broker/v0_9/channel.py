@@ -109,7 +109,7 @@ class ServerChannel:
             consumer.tag, self._last_tag, entry.redelivered, message.exchange, message.routing_key
         )
         try:
-            header = header_of(message, room=self.connection.header_room)
+            header = header_of(message)
             self.connection.send_content(self.state.number, method, header, message.body)
         except AmqpError as error:  # the call is another client's, and this one must not have an error of it
             self._held[self._last_tag] = _Held(entry, consumer)
@@ -364,7 +364,7 @@ class ServerChannel:
         answer = spec.BasicGetOk(
             self._last_tag, entry.redelivered, message.exchange, message.routing_key, entry.queue.message_count
         )
-        header = header_of(message, room=self.connection.header_room)
+        header = header_of(message)
         self.connection.answer_content(self.state.number, answer, header, message.body)
 
     # --- basic: settle

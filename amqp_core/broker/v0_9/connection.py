@@ -17,7 +17,7 @@ from amqp_core.v0_9 import spec
 from amqp_core.v0_9.channel import ChannelMisused
 from amqp_core.v0_9.connection import Connection
 from amqp_core.v0_9.connection_events import Event, FrameReceived
-from amqp_core.v0_9.framing import METHOD, OVERHEAD
+from amqp_core.v0_9.framing import METHOD
 from amqp_core.write_primitives import cut_short
 
 if TYPE_CHECKING:
@@ -111,11 +111,6 @@ class ServerConnection(Adapter):
     def unfinished_bytes(self) -> int:
         """Bytes of messages that have not arrived whole."""
         return sum(channel.state.unfinished_bytes for channel in self._channels.values())
-
-    @property
-    def header_room(self) -> int:
-        """The longest header of a message that the client takes, in bytes: it has to fit one frame."""
-        return self.protocol.max_frame_size - OVERHEAD
 
     def shut_down(self) -> None:
         """Tell the client that the broker stops."""

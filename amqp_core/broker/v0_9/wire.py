@@ -97,11 +97,12 @@ def _ttl(expiration: str | None) -> int | None:
     return int(expiration)
 
 
-def header_of(message: Message, *, room: int = MOST_HEADER_BYTES) -> bytes:
+def header_of(message: Message) -> bytes:
     """The payload of the content header with which a message is delivered.
 
-    What cannot be written, or makes it longer than ``room`` bytes, is left out: the history of its deaths, and then all
-    application headers. A header of 0-9-1 is as it came.
+    What cannot be written, or makes it longer than ``MOST_HEADER_BYTES``, is left out: the history of its deaths, and
+    then all application headers. A header of 0-9-1 is as it came. It may be longer than a frame of the client, as with
+    RabbitMQ, which cuts bodies only.
     """
     if message.wire is WIRE:
         if not message.deaths:
@@ -119,7 +120,7 @@ def header_of(message: Message, *, room: int = MOST_HEADER_BYTES) -> bytes:
             header = encode_header(spec.BasicProperties(**fields | {"headers": headers}), len(message.body))
         except EncodeError:  # headers of another protocol that this one cannot write
             continue
-        if len(header) <= room:
+        if len(header) <= MOST_HEADER_BYTES:
             return header
     return encode_header(spec.BasicProperties(**fields | {"headers": None}), len(message.body))
 

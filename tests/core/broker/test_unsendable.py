@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 DEATHS = (Death("q", "expired", "", ("k",), 1, 1_700_000_000.0),)
 TOO_LONG = "k" * 256
+"""A routing key that 0-9-1 cannot write."""
 
 
 def unsendable(body: bytes = b"bad") -> Message:
-    """A dead letter whose routing key neither protocol can write; queues refuse to make such, a store may have one."""
-    return Message(WIRE, "", TOO_LONG, encode_header(spec.DeliveryProperties(), None), body, deaths=DEATHS)
+    """A dead letter whose header cannot be read, to be changed; publishers cannot make such, a store may have one."""
+    return Message(WIRE, "", "q", b"\xff" * 20, body, deaths=DEATHS)
 
 
 def put(host: VirtualHost, message: Message) -> None:
