@@ -292,10 +292,9 @@ class SparkCondition(Condition):
         "published.",
         "Read docs/operations.md; {tool} lets the next batch begin anew, and may cause duplicates.")
     WRITER_OTHER_BROKER = (
-        "transactionalId {writer!r}: the connection broke after batch {batch} was decided, and the broker of the next "
-        "connection does not know the decision.",
-        "Let option 'url' name one broker or cluster, and start the query again when the one of before can be "
-        "reached: it completes the batch.",
+        "The broker does not know the decision on batch {batch} of transactionalId {writer!r}, which a connection before "
+        "was told to keep.",
+        "Let option 'url' name the broker of before alone, which completes the batch.",
         "Rows of the batch may be published there already. At another broker the batch would be published as a whole, "
         "perhaps for the second time.")
     STATE_FOREIGN = (
@@ -361,13 +360,12 @@ class SparkCondition(Condition):
         "unread.",
         "Another broker or virtual host has a consumer of this name, or the state is new. Nothing was changed.")
     CONSUMER_OTHER_BROKER = (
-        "{consumer}: the state in the spool {spool!r} is of another broker or virtual host: this one has no exchange "
+        "{consumer}: the spool {spool!r} is of another broker or virtual host, since this one has no exchange "
         "{exchange!r}.",
-        "Give the queries of each broker and virtual host a spoolLocation of their own; after a move, or if the "
-        "exchange was deleted, set adoptState=true until a batch is committed.",
-        "Nothing was changed. With adoptState=true this broker gets an exchange of its own, and the one before is "
-        "refused from then on. The batches of the spool are offered again; messages whose acknowledgement was in "
-        "doubt, and that the other broker still has, are not seen.")
+        "Give each its own spoolLocation; after a move set adoptState=true until a batch is committed.",
+        "Nothing was changed. If the exchange was deleted, it is as after a move. With adoptState=true this broker gets "
+        "an exchange of its own, and the one before is refused from then on. The batches of the spool are offered "
+        "again; messages whose acknowledgement was in doubt, and that the other broker still has, are not seen.")
     CONSUMER_STATE_DELETED = (
         "{consumer}: the state queue {state!r} was deleted while the query ran.",
         "Start the query again with adoptState=true until a batch is committed.",
