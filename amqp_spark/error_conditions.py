@@ -292,8 +292,8 @@ class SparkCondition(Condition):
         "published.",
         "Read docs/operations.md; {tool} lets the next batch begin anew, and may cause duplicates.")
     WRITER_OTHER_BROKER = (
-        "The broker does not know the decision on batch {batch} of transactionalId {writer!r}, which a connection before "
-        "was told to keep.",
+        "The broker does not know the decision on batch {batch} of transactionalId {writer!r}, which a connection "
+        "before was told to keep.",
         "Let option 'url' name the broker of before alone, which completes the batch.",
         "Rows of the batch may be published there already. At another broker the batch would be published as a whole, "
         "perhaps for the second time.")
@@ -363,8 +363,8 @@ class SparkCondition(Condition):
         "{consumer}: the spool {spool!r} is of another broker or virtual host, since this one has no exchange "
         "{exchange!r}.",
         "Give each its own spoolLocation; after a move set adoptState=true until a batch is committed.",
-        "Nothing was changed. If the exchange was deleted, it is as after a move. With adoptState=true this broker gets "
-        "an exchange of its own, and the one before is refused from then on. The batches of the spool are offered "
+        "Nothing was changed. If the exchange was deleted, it is as after a move. With adoptState=true this broker "
+        "gets an exchange of its own, and the one before is refused from then on. The batches of the spool are offered "
         "again; messages whose acknowledgement was in doubt, and that the other broker still has, are not seen.")
     CONSUMER_STATE_DELETED = (
         "{consumer}: the state queue {state!r} was deleted while the query ran.",
