@@ -291,6 +291,9 @@ class SparkCondition(Condition):
         "The state queue {queue!r} of {owner} was deleted, so it is unknown which rows of a repeated batch were "
         "published.",
         "Read docs/operations.md; {tool} lets the next batch begin anew, and may cause duplicates.")
+    PYTHON_PACKAGE_MISSING = (
+        "The Python that Spark runs (PYSPARK_PYTHON) has no package {package!r}.",
+        "Install amqp-spark there with what it requires: pip install amqp-spark.")
     WRITER_OTHER_BROKER = (
         "The broker does not know the decision on batch {batch} of transactionalId {writer!r}, which a connection "
         "before was told to keep.",

@@ -27,6 +27,10 @@ _ERROR_LINE = re.compile(r"\b(amqp_(?:core|spark)(?:\.\w+)+)\.([A-Z]\w+): (.*)")
 _LINKAGE_ERROR = re.compile(
     r"\bjava\.lang\.((?:AbstractMethod|IncompatibleClassChange|NoClassDefFound|NoSuchField|NoSuchMethod)Error: .*)"
 )
+# The last line of a traceback of Python.
+_PYTHON_ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception)): (.*)$", re.MULTILINE)
+_PACKAGE_MISSING = re.compile(r"No module named '([\w.]+)'")
+_TRACEBACK = "Traceback (most recent call last):"
 # Text that the JVM may append to an error.
 _NOT_OURS = (" ", "\t", "===", "Traceback", "The above exception", "During handling", "JVM stacktrace", "Caused by")
 
@@ -52,7 +56,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     """
     if isinstance(error, AmqpError):
         return "\n".join((str(error), *getattr(error, "__notes__", ()))), _code(type(error))
-    text = str(error)
+    text = _text(error)
     found = list(_ERROR_LINE.finditer(text))
     if found:
         match = found[-1]
@@ -61,6 +65,11 @@ def explain(error: BaseException) -> tuple[str, int]:
         from pyspark import __version__ as spark  # noqa: PLC0415 - slow, and there is a JVM only after it
 
         return SparkCondition.JAVA_LIBRARY_UNFIT(spark=spark, reason=unfit[1].removesuffix(".")), EXIT_FAILED
+    if _TRACEBACK in text and (raised := _PYTHON_ERROR.findall(text[text.rindex(_TRACEBACK) :])):
+        name, message = raised[0]
+        if name == "ModuleNotFoundError" and (package := _PACKAGE_MISSING.search(message)) is not None:
+            return SparkCondition.PYTHON_PACKAGE_MISSING(package=package[1]), EXIT_FAILED
+        return f"{name}: {message}", EXIT_FAILED
     # The first line of an error that py4j passes on names only a Java object; the next has its class before the text.
     lines = [
         re.sub(r"^: [\w.$]+: ", "", line)
@@ -82,6 +91,13 @@ def spark_refuses() -> Iterator[None]:
         if not isinstance(error, known) and "[DATA_SOURCE_NOT_FOUND]" not in str(error):
             raise
         raise CommandLineError(explain(error)[0]) from error
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - py4j asks the JVM for the text of its errors, and that may have ended
+        return f"{type(error).__name__}: the JVM, which knows the reason, has ended"
 
 
 def _message(text: str, match: re.Match[str]) -> str:

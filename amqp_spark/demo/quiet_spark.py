@@ -58,7 +58,8 @@ def quiet_spark(name: str, directory: Path, log: Path) -> Iterator[SparkSession]
         gateway = launch_gateway(configuration, settings)  # type: ignore[no-untyped-call]  # pyspark has no types here
     process: subprocess.Popen[bytes] = gateway.proc
     try:
-        context = SparkContext(conf=configuration, gateway=gateway)
+        with _text_kept():
+            context = SparkContext(conf=configuration, gateway=gateway)
         try:
             yield SparkSession(context)
         finally:
@@ -71,6 +72,15 @@ def quiet_spark(name: str, directory: Path, log: Path) -> Iterator[SparkSession]
         except subprocess.TimeoutExpired:
             process.kill()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _text_kept() -> Iterator[None]:
+    """Turn an error into one with the same text: py4j asks the JVM for it, which ends before anyone reads it."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - whatever keeps Spark from starting
+        raise RuntimeError(str(error)) from None
 
 
 def end_of(log: Path) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from amqp_spark.diagnosis.findings import Report
 
 SECTION: Final = "Spark"
-_PACKAGES: Final = ("pyspark", "pyarrow", "pandas")
+_PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "numpy", "cryptography")
 _MOST_TASKS: Final = 16
 _LOCAL: Final = re.compile(r"local(\[[^,\]]*(,\s*1\s*)?\])?")
 """Masters that run a task once."""

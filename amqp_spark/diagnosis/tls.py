@@ -7,14 +7,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cryptography import x509
-from cryptography.x509.oid import ExtensionOID
-
 from amqp_core.errors import AmqpError
 from amqp_core.transport import Transport, lenient_context, tls_context
 from amqp_spark.diagnosis.findings import Report, Status, listed
 
 if TYPE_CHECKING:
+    from cryptography import x509
+
     from amqp_core.address import ConnectOptions
     from amqp_spark.diagnosis.site import Host
 
@@ -34,6 +33,11 @@ def examine(report: Report, options: ConnectOptions, host: Host) -> bool:
     transport.close()
     report.ok(section, "TLS", version)
     if der is None:
+        return True
+    try:
+        from cryptography import x509  # noqa: PLC0415 - that it is missing is a finding of its own
+    except ImportError:
+        report.skip(section, "certificate", "not looked at: package cryptography is missing")
         return True
     try:
         certificate = x509.load_der_x509_certificate(der)
@@ -92,14 +96,18 @@ def _examine_time(report: Report, section: str, what: str, certificate: x509.Cer
 
 def _examine_own(report: Report, section: str, path: str) -> None:
     """Look at the time of the client certificate. That it can be read is known: the handshake had it."""
+    from cryptography import x509  # noqa: PLC0415 - as above
+
     certificate = x509.load_pem_x509_certificate(Path(path).read_bytes())
     _examine_time(report, section, "own certificate ends", certificate, Status.WARNING)
 
 
 def _names(certificate: x509.Certificate) -> list[str]:
     """The names that a certificate is for: those of the extension, else its subject."""
+    from cryptography import x509  # noqa: PLC0415 - as above
+
     try:
-        names = certificate.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
         return [certificate.subject.rfc4514_string()]
-    return [str(each.value) for each in names] if isinstance(names, x509.SubjectAlternativeName) else []
+    return [str(each.value) for each in names]

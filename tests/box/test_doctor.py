@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import socket
+import sys
 import threading
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -495,3 +496,15 @@ def test_a_terminal_that_shows_ascii_only() -> None:
     report.skip("a", "e", "not tried")
     assert "\n".join(report.lines(plain=True)).isascii()
     assert report.exit_code == 2
+
+
+def test_a_package_that_is_missing_is_a_finding(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    with running(**certificate(authority, tmp_path, "127.0.0.1")) as broker:
+        monkeypatch.setitem(sys.modules, "cryptography", None)
+        told = doctor(broker.url, "--option", f"tls.caFile={tmp_path / 'ca.pem'}")
+    assert told.about("certificate")[:2] == ("skipped", "not looked at: package cryptography is missing")
+    assert told.about("protocols")[0] == told.status("connection", "login") == "ok"

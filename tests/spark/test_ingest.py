@@ -202,6 +202,23 @@ def test_errors_of_other_processes_are_recognised(error: AmqpError, code: int) -
     assert cli.explain(RuntimeError(TRACEBACK.format(error=qualified))) == (str(error), code)
 
 
+def test_an_error_of_python_that_is_not_ours_is_its_own_text() -> None:
+    foreign = TRACEBACK.replace("amqp_core.errors.ConnectionLost", "ConnectionError")
+    too_old = RuntimeError(foreign.format(error="some.package.TooOldError: version 3 is needed"))
+    assert cli.explain(too_old) == ("some.package.TooOldError: version 3 is needed", 1)
+    text, code = cli.explain(RuntimeError(foreign.format(error="ModuleNotFoundError: No module named 'pyarrow'")))
+    assert (text.partition("]")[0], code) == ("[AMQP_PYTHON_PACKAGE_MISSING", 1)
+    assert "has no package 'pyarrow'" in text
+
+
+def test_an_error_that_has_lost_its_text_is_told_all_the_same() -> None:
+    class LostError(Exception):
+        def __str__(self) -> str:
+            raise ConnectionRefusedError
+
+    assert cli.explain(LostError()) == ("LostError: the JVM, which knows the reason, has ended", 1)
+
+
 def test_the_notes_of_an_error_are_told() -> None:
     error = ResourceLocked(405, None, "in use")
     error.add_note("set exclusive to false")
