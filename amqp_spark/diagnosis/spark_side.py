@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from amqp_spark.diagnosis.findings import Report
 
 SECTION: Final = "Spark"
-_PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "numpy", "cryptography")
+_ON_WORKERS: Final = ("pyspark", "pyarrow", "pandas", "numpy")
+_PACKAGES: Final = (*_ON_WORKERS, "cryptography")
+"""What the driver needs."""
 _MOST_TASKS: Final = 16
 _LOCAL: Final = re.compile(r"local(\[[^,\]]*(,\s*1\s*)?\])?")
 """Masters that run a task once."""
@@ -103,7 +105,8 @@ def _workers(report: Report, session: SparkSession, here: dict[str, str]) -> Non
         report.fail(SECTION, "workers", explain(error)[0].partition("\n")[0][:200], advice, exit_code=EXIT_FAILED)
         return
     texts = sorted({row[0] for row in rows})
-    differing = [text for text in texts if any(f"{name} {version}" not in text for name, version in here.items())]
+    wanted = [f"{name} {here[name]}" for name in ("Python", *_ON_WORKERS)]
+    differing = [text for text in texts if any(each not in text for each in wanted)]
     if differing:
         advice = "Give driver and workers the same versions (PYSPARK_PYTHON)"
         report.warn(SECTION, "workers", "; ".join(texts), advice)
@@ -116,7 +119,7 @@ def _workers(report: Report, session: SparkSession, here: dict[str, str]) -> Non
 
 def _teller() -> Any:
     """The function of the job: made here so that it is pickled whole, and works where amqp_spark is missing."""
-    absent = _ABSENT
+    absent, packages = _ABSENT, _ON_WORKERS
 
     def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import importlib.util  # noqa: PLC0415 - on the worker
@@ -128,7 +131,7 @@ def _teller() -> Any:
         for _ in batches:
             pass
         told = [f"Python {platform.python_version()}"]
-        for name in ("pyspark", "pyarrow", "pandas"):
+        for name in packages:
             try:
                 told.append(f"{name} {metadata.version(name)}")
             except metadata.PackageNotFoundError:
