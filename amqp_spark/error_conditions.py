@@ -44,6 +44,10 @@ class SparkCondition(Condition):
         "Column {column!r} and option {option!r} both set the same property.",
         "Leave the option out, or drop the column before the write.")
     COLUMN_MISSING = "Column {column!r} is missing{why}.", "Add it as {allowed}."
+    DESTINATION_MISSING = (
+        "Neither the options nor the columns say where the messages go.",
+        "Set option exchange, or name the queue in option routingKey or column routing_key.",
+        "The default exchange routes by queue name, and no queue has the empty name.")
     COLUMN_TYPE_UNSUPPORTED = "Column {column!r} cannot have the type {type}.", "Use {allowed}."
     COLUMN_PART_UNSUPPORTED = (
         "The type of {part!r} is not supported: {reason}.",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _DECIDES_COLUMNS: Final = ("exchangefromcolumn", "contenttype", "stablemessageid")
 """Options that change which columns can be sent."""
+_GIVES_DESTINATION: Final = ("exchange", "routingkey")
 
 
 def check_source(options: Mapping[str, object], schema: StructType) -> tuple[SourceOptions, ColumnPlan]:
@@ -60,7 +61,9 @@ def _stand_in(options: Mapping[str, object]) -> SinkOptions:
     """Usable options that decide about columns in the same way as the given ones."""
     base: dict[str, object] = {"url": "amqp://localhost"}
     for key, value in options.items():
-        if key.lower() in _DECIDES_COLUMNS:
+        if key.lower() in _GIVES_DESTINATION and value:
+            base[key.lower()] = "any"
+        elif key.lower() in _DECIDES_COLUMNS:
             try:
                 SinkOptions.parse({**base, key: value})
             except OptionError:

@@ -49,8 +49,8 @@ class Received:
 
 def sink_options(**options: object) -> SinkOptions:
     """Options by their public names, with ``__`` for a dot."""
-    given = {"url": "amqp://localhost/default"} | {key.replace("__", "."): value for key, value in options.items()}
-    return SinkOptions.parse(given)
+    given = {"url": "amqp://localhost/default", "exchange": "amq.topic"}
+    return SinkOptions.parse(given | {key.replace("__", "."): value for key, value in options.items()})
 
 
 def to_batch(
@@ -72,7 +72,7 @@ def blocks_of(
     first_row: int = 0,
 ) -> list[EncodedBlock]:
     """All blocks of a batch."""
-    plan = MessagePlan.build(schema, options or sink_options(exchange="amq.topic"))
+    plan = MessagePlan.build(schema, options or sink_options())
     encoder = plan.encoder(FrameFormat(accept_mode=accept_mode, max_frame_size=max_frame_size), place)
     return list(encoder.blocks(batch, first_row))
 

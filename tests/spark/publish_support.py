@@ -54,7 +54,7 @@ def encoded(
 ) -> list[EncodedBlock]:
     """All blocks of these rows."""
     batch = rows if isinstance(rows, pa.RecordBatch) else to_batch(schema, rows)
-    plan = MessagePlan.build(schema, options or sink_options(exchange="amq.topic"))
+    plan = MessagePlan.build(schema, options or sink_options())
     frame_format = FrameFormat(protocol="0-9-1", max_frame_size=max_frame_size, expiration_is_absolute=absolute)
     return list(plan.encoder(frame_format, place).blocks(batch, first_row))
 

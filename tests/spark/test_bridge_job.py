@@ -123,7 +123,7 @@ def test_the_options_say_the_protocols_without_a_connection(
 
 
 def test_what_is_listed_is_what_the_sink_lacks(bridge: Any) -> None:
-    plan = MessagePlan.build(StructType().add("body", "binary"), SinkOptions.parse(THERE))
+    plan = MessagePlan.build(StructType().add("body", "binary"), SinkOptions.parse(THERE | {"exchange": "e"}))
     for protocol in ("0-10", "0-9-1"):
         encoder = plan.encoder(FrameFormat(protocol=protocol, max_frame_size=65_535), TaskId("q", 0, 0))
         assert [name for name in encoder._lacks if name not in bridge.LOST[protocol == "0-10"]] == []

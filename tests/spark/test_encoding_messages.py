@@ -66,7 +66,7 @@ def test_a_body_alone_is_persistent_and_says_its_length() -> None:
 @pytest.mark.parametrize("accept_mode", list(spec.MessageAcceptMode))
 @pytest.mark.parametrize("exchange", ["", "amq.topic", "x" * 255, "ü"])
 def test_the_command_names_the_exchange_of_the_option(accept_mode: int, exchange: str) -> None:
-    options = sink_options(exchange=exchange)
+    options = sink_options(exchange=exchange, routingKey="q")
     message = one(fields(body=OCTETS), {"body": b"b"}, options, accept_mode=accept_mode)
     assert message.command == spec.MessageTransfer(exchange, accept_mode, spec.MessageAcquireMode.PRE_ACQUIRED)
 

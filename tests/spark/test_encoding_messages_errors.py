@@ -173,7 +173,7 @@ def test_a_variant_that_contradicts_the_content_type_of_the_option_cannot_be_sen
 def test_an_exchange_that_is_not_utf8_cannot_be_sent(large: bool) -> None:
     schema = fields(body=TEXT, exchange=OCTETS)
     rows = [{"body": "", "exchange": name} for name in (None, "ü".encode(), b"amq.\xff")]
-    options = sink_options(exchangeFromColumn="true")
+    options = sink_options(exchange="", exchangeFromColumn="true")
     error = refused(schema, *rows, options=options, large=large)
     assert (error.row, error.column) == (2, "exchange")
     batch = to_batch(schema, rows[:2], large=large)

@@ -107,9 +107,9 @@ def test_null_leaves_a_property_out_and_an_empty_text_does_not() -> None:
     assert {name for name, value in vars(empty.properties).items() if value == ""} == texts.keys() - {"routing_key"}
 
 
-def test_a_body_alone_is_a_persistent_and_mandatory_message_to_the_default_exchange() -> None:
-    message = one(fields(body=OCTETS), BODY, sink_options())
-    assert (message.method.exchange, message.method.routing_key, message.method.mandatory) == ("", "", True)
+def test_a_body_and_a_queue_are_a_persistent_and_mandatory_message_to_the_default_exchange() -> None:
+    message = one(fields(body=OCTETS), BODY, sink_options(exchange="", routingKey="q"))
+    assert (message.method.exchange, message.method.routing_key, message.method.mandatory) == ("", "q", True)
     assert {name: value for name, value in vars(message.properties).items() if value is not None} == {
         "delivery_mode": 2
     }

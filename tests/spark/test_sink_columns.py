@@ -17,7 +17,8 @@ from amqp_spark.arrow.decode import COLUMNS as READABLE
 from amqp_spark.arrow.decode import DEFAULT_SCHEMA
 from amqp_spark.arrow.encode import MessagePlan
 from amqp_spark.arrow.encode.schema import COLUMNS, IGNORED, WIRE_TYPES, schema_problems
-from amqp_spark.errors import SchemaError
+from amqp_spark.errors import OptionError, SchemaError
+from amqp_spark.validation import check_sink
 from tests.spark.message_support import OBJECT, blocks_of, received, sink_options, to_batch
 
 BODY = t.StructField("body", t.BinaryType())
@@ -162,6 +163,29 @@ def test_the_column_exchange_counts_only_when_it_is_asked_for() -> None:
 def test_exchange_from_column_needs_the_column() -> None:
     (problem,) = problems(fields(("body", TEXT)), exchangeFromColumn="true")
     assert "exchangeFromColumn" in problem
+
+
+def test_messages_need_a_destination() -> None:
+    body, key = ("body", TEXT), ("Routing_Key", TEXT)
+    for options in ({}, {"routingKey": ""}):
+        (problem,) = problems(fields(body), exchange="", **options)
+        assert problem.startswith("[AMQP_DESTINATION_MISSING] ")
+    for columns, given in (
+        ([body, key], {}),
+        ([body], {"routingKey": "q"}),
+        ([body], {"exchange": "amq.fanout"}),
+        ([body, ("exchange", TEXT)], {"exchangeFromColumn": "true"}),
+    ):
+        assert schema_problems(fields(*columns), sink_options(**{"exchange": ""} | given)) == []
+
+
+@pytest.mark.parametrize("destination", [{"exchange": "x" * 256}, {"routingKey": "x" * 256}, {}])
+def test_a_destination_that_is_wrong_is_not_missing(destination: dict[str, str]) -> None:
+    with pytest.raises(OptionError) as caught:
+        check_sink({"url": "amqp://h", "priority": "256"} | destination, fields(("body", TEXT)))
+    missing = [problem for problem in caught.value.problems if "AMQP_DESTINATION_MISSING" in problem]
+    assert len(missing) == (not destination)
+    assert len(caught.value.problems) == 2
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ INT, TEXT = t.IntegerType(), t.StringType()
 def problems(name: str, kind: t.DataType, **options: str) -> tuple[str, ...]:
     schema = t.StructType([t.StructField("body", t.BinaryType()), t.StructField(name, kind)])
     try:
-        check_sink({"url": "amqp://h", "queueType": "stream"} | options, schema)
+        check_sink({"url": "amqp://h", "exchange": "e", "queueType": "stream"} | options, schema)
     except SchemaError as error:
         return error.problems
     return ()

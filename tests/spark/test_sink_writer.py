@@ -93,7 +93,7 @@ def test_options_and_columns_are_told_together(make: str) -> None:
 
 def test_a_content_type_that_contradicts_counts_although_other_options_are_wrong() -> None:
     schema = StructType().add("body", MapType(StringType(), IntegerType()))
-    wrong = OPTIONS | {"contentType": "text/plain", "priority": "256", "exchangeFromColumn": "maybe"}
+    wrong = OPTIONS | {"contentType": "text/plain", "priority": "256", "exchangeFromColumn": "maybe", "exchange": "e"}
     with pytest.raises(OptionError, match=r"(?s)3 options.*'exchangeFromColumn'.*'priority'.*option contentType"):
         AmqpDataSource(wrong).writer(schema, False)
 

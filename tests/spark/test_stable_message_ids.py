@@ -68,7 +68,7 @@ def test_a_task_that_has_no_query_or_batch_names_the_missing_option(place: TaskI
 
 
 def test_a_batch_write_needs_an_identity() -> None:
-    options = {"url": "amqp://localhost", "stableMessageId": "true"}
+    options = {"url": "amqp://localhost", "routingKey": "q", "stableMessageId": "true"}
     schema = t.StructType([t.StructField("body", t.StringType())])
     with pytest.raises(OptionError) as caught:
         AmqpDataSource(options).writer(schema, overwrite=False)

@@ -176,6 +176,8 @@ def schema_problems(schema: t.StructType, options: SinkOptions) -> list[str]:
     if options.exchange_from_column and "exchange" not in seen:
         why = ", which exchangeFromColumn=true needs"
         problems.append(SparkCondition.COLUMN_MISSING(column="exchange", why=why, allowed="STRING"))
+    if not (options.exchange or options.exchange_from_column or options.routing_key or "routing_key" in seen):
+        problems.append(SparkCondition.DESTINATION_MISSING())
     return problems
 
 
