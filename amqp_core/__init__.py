@@ -40,6 +40,7 @@ from amqp_core.v0_10.spec import (
 )
 from amqp_core.v0_10.subscription import Subscription
 from amqp_core.v0_10.transactions import Transactions
+from amqp_core.version import __version__
 
 __all__ = [
     "AmqpError",
@@ -74,6 +75,7 @@ __all__ = [
     "UndecodableMessage",
     "UsageError",
     "Xid",
+    "__version__",
     "connect",
     "errors",
     "parse_url",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
@@ -33,14 +34,23 @@ class Parser(argparse.ArgumentParser):
         """Print the usage and the error, and exit with 2."""
         kind, colon, rest = message.partition(": ")
         if kind == "unrecognized arguments" and colon:
-            message = _unrecognized(rest.split(" "))
+            message = self._unrecognized(rest.split(" "))
         elif ": ignored explicit argument " in message:
             message = f"{message.partition(': ignored explicit argument ')[0]} takes no value"
         super().error(f"{message}. {self.prog} --help lists what is allowed")
 
+    def _unrecognized(self, words: Sequence[str]) -> str:
+        flags = sorted({word.partition("=")[0] for word in words if _FLAG.fullmatch(word.partition("=")[0])})
+        if not flags:
+            return "a value stands where none is expected; it belongs behind the name of its argument"
+        near = [found[0] for flag in flags if (found := difflib.get_close_matches(flag, self._flags(), 1, 0.75))]
+        hint = f"; similar is {', '.join(near)}" if near else ""
+        return f"there is no argument {', '.join(flags)}{hint}"
 
-def _unrecognized(words: Sequence[str]) -> str:
-    flags = sorted({word.partition("=")[0] for word in words if _FLAG.fullmatch(word.partition("=")[0])})
-    if flags:
-        return f"there is no argument {', '.join(flags)}"
-    return "a value stands where none is expected; it belongs behind the name of its argument"
+    def _flags(self) -> list[str]:
+        """The flags of this parser and of its commands."""
+        parsers: list[argparse.ArgumentParser] = [self]
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += action.choices.values()
+        return [flag for parser in parsers for flag in parser._option_string_actions]

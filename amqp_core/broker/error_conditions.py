@@ -33,7 +33,7 @@ class BrokerCondition(Condition):
         "Check its disk and start the broker again: all that was confirmed is in the store.")
     USERS_UNREADABLE = (
         "Cannot read the file of users {path}: {reason}.",
-        "Give one that this user may read, or make it with python -m amqp_core.broker user add.")
+        "Give one that this user may read, or make it with the command user add of the broker.")
     USERS_DAMAGED = (
         "The file of users {path} is damaged: {reason}.",
         "Restore a copy of it, or make another with python -m amqp_core.broker user add.")

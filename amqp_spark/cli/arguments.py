@@ -64,10 +64,10 @@ def add_connection_arguments(parser: argparse.ArgumentParser, side: Side = HERE,
     )
 
 
-def add_trigger_arguments(group: argparse._ArgumentGroup) -> None:
+def add_trigger_arguments(group: argparse._ArgumentGroup, available: str = "read the available messages") -> None:
     """Add ``--available-now`` and ``--processing-time``."""
     trigger = group.add_mutually_exclusive_group()
-    trigger.add_argument("--available-now", action="store_true", help="read the available messages, then end")
+    trigger.add_argument("--available-now", action="store_true", help=f"{available}, then end")
     trigger.add_argument("--processing-time", metavar="TIME", help="pause between batches, such as '10 seconds'")
 
 

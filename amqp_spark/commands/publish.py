@@ -96,7 +96,7 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     query.add_argument("--stream", action="store_true", help="publish new rows until stopped (default: once)")
     query.add_argument("--checkpoint", metavar="DIR", help="checkpoint location of a stream")
     query.add_argument("--name", metavar="NAME", help="name of the query")
-    cli.add_trigger_arguments(query)
+    cli.add_trigger_arguments(query, "with --stream: publish the rows that are there")
     cli.add_spark_arguments(query)
     cli.add_watching_arguments(query)
     return arguments

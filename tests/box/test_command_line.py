@@ -78,7 +78,7 @@ def test_it_says_where_it_is_and_ends_cleanly(process: subprocess.Popen[str], nu
         (("--queue", "q", "--bind", "amq.topic:q:" + "k" * 256), "a name of 256 bytes is too long"),
         (
             ("--stor", "x"),
-            r"error: there is no argument --stor\. python -m amqp_core\.broker --help lists what is allowed",
+            r"error: there is no argument --stor; similar is --store\. python -m amqp_core\.broker --help lists",
         ),
         (("--memory-limit", "3T"), "'3T' is not a size of memory"),
         (("--max-connections", "0"), "'0' is not a number of connections"),

@@ -68,9 +68,9 @@ def run(module: str, *arguments: str | Path) -> str:
     return done.stdout
 
 
-def sources() -> set[str]:
-    """Names of the files of the packages in the source tree."""
-    found = {path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()}
+def sources(*directories: str) -> set[str]:
+    """Names of the files of the packages in the source tree, or of other directories."""
+    found = {path for each in directories or PACKAGES for path in (ROOT / each).rglob("*") if path.is_file()}
     return {path.relative_to(ROOT).as_posix() for path in found if path.suffix != ".pyc"}
 
 
@@ -85,9 +85,9 @@ def test_the_wheel_has_the_packages_and_nothing_else(built: Distribution) -> Non
     assert b"pytest11" in built.wheel[f"{INFO}/entry_points.txt"]
 
 
-def test_the_sdist_has_what_the_wheel_is_built_from_and_nothing_else(built: Distribution) -> None:
+def test_the_sdist_has_the_packages_and_the_documents_and_nothing_else(built: Distribution) -> None:
     beside = {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
-    assert set(built.sdist) == sources() | beside
+    assert set(built.sdist) == sources() | sources("docs", "examples", "jobs") | beside
 
 
 def test_no_file_names_the_machine_that_built_it(built: Distribution) -> None:

@@ -38,6 +38,7 @@ def test_a_path_that_no_file_can_have() -> None:
         (["amqp://guest:s3cret@host/x"], "a value stands where none is expected"),
         (["--password=s3cret"], "there is no argument --password. job --help lists what is allowed"),
         (["--password", "s3cret"], "there is no argument --password."),
+        (["--quite", "--other"], "there is no argument --other, --quite; similar is --quiet. job --help lists"),
         (["-ps3cret"], "a value stands where none is expected"),
         (["--quiet=s3cret"], "argument --quiet takes no value."),
     ],
