@@ -47,13 +47,6 @@ class Entry:
         """Let go of a message that is gone: consumers that browse, and timers, may have the entry for long."""
         self.message = NOTHING
 
-    def take_over(self) -> Entry:
-        """The same entry, which is gone, for its last reader alone; this one forgets its message."""
-        other = Entry(self.message, self.queue, self.sequence, self.expires)
-        other.returns, other.restored, other.state = self.returns, self.restored, GONE
-        self.forget()
-        return other
-
     @property
     def redelivered(self) -> bool:
         """Whether it may have been delivered before."""

@@ -460,7 +460,7 @@ class VirtualHost:
         else:
             queue.ready(now)  # another may be the active one now
 
-    def get(self, queue: str, *, owner: object, no_ack: bool = False, now: float = 0.0) -> Entry | None:
+    def get(self, queue: str, *, owner: object, now: float = 0.0) -> Entry | None:
         """Take the next message of a queue, without a consumer.
 
         Raises:
@@ -471,9 +471,6 @@ class VirtualHost:
         if place.settings.single_active_consumer and place.settings.queue_type == "quorum":
             raise Refused(Refusal.RESOURCE_LOCKED, f"Queue '{queue}' gives messages to its single active consumer only")
         entry = place.take(now)
-        if entry is not None and no_ack:
-            place.settle(entry)
-            entry = entry.take_over()
         self._dead_letters.drain(now)
         return entry
 

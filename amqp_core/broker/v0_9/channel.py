@@ -353,19 +353,21 @@ class ServerChannel:
     def _get(self, method: spec.BasicGet) -> None:
         name = self._queue_name(method.queue)
         self._rights.consume(name)
-        entry = self._host.get(name, owner=self.connection, no_ack=method.no_ack, now=self.connection.now)
+        entry = self._host.get(name, owner=self.connection, now=self.connection.now)
         if entry is None:
             self._answer(spec.BasicGetEmpty())
             return
         self._last_tag += 1
-        if not method.no_ack:
-            self._held[self._last_tag] = _Held(entry, None)
+        self._held[self._last_tag] = _Held(entry, None)  # also with no-ack: what cannot be written is not lost
         message = entry.message
         answer = spec.BasicGetOk(
             self._last_tag, entry.redelivered, message.exchange, message.routing_key, entry.queue.message_count
         )
         header = header_of(message)
         self.connection.answer_content(self.state.number, answer, header, message.body)
+        if method.no_ack:
+            del self._held[self._last_tag]
+            self._host.accept([entry])
 
     # --- basic: settle
 

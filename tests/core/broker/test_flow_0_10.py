@@ -28,7 +28,8 @@ def left(peer: Peer) -> int | None:
 def drain(world: World, queue: str = "q") -> int:
     """Empty a queue; return how many messages it had."""
     count = 0
-    while world.host.get(queue, owner=ME, no_ack=True) is not None:
+    while (entry := world.host.get(queue, owner=ME)) is not None:
+        world.host.accept([entry])
         count += 1
     return count
 

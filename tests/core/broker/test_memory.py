@@ -66,8 +66,11 @@ def test_all_that_is_held_is_counted_and_nothing_else(steps: list[tuple[str, int
         if kind == "publish":
             host.send("x" * size, name, "amq.fanout" if size == 200 else "", now=now)
         elif kind in ("take", "no_ack"):
-            entry = host.get(name, owner=ME, no_ack=kind == "no_ack", now=now)
-            held += [entry] if entry is not None and kind == "take" else []
+            taken = [entry for entry in [host.get(name, owner=ME, now=now)] if entry is not None]
+            if kind == "take":
+                held += taken
+            else:
+                host.accept(taken)
         elif kind == "accept":
             host.accept([held.pop() for _ in range(min(len(held), 2))])
         elif kind == "reject":
@@ -80,7 +83,6 @@ def test_all_that_is_held_is_counted_and_nothing_else(steps: list[tuple[str, int
             host.delete_queue(name, owner=ME)
         else:
             host.expire(now)
-        entry = None
         assert host.memory.queued.nbytes == counted(host, *held)
     for name in list(host.queues):
         host.delete_queue(name, owner=ME)

@@ -96,15 +96,21 @@ def test_a_limit_of_deliveries_takes_it_out_of_the_way() -> None:
 
 
 @pytest.mark.parametrize("no_ack", [False, True])
-def test_a_connection_of_0_9_1_ends_and_the_message_stays(*, no_ack: bool) -> None:
+@pytest.mark.parametrize("gets", [False, True])
+def test_a_connection_of_0_9_1_ends_and_the_message_stays(*, no_ack: bool, gets: bool) -> None:
     world = peer_0_9.World()
     peer = world.connect()
-    peer.send(spec_0_9.QueueDeclare(queue="q"), spec_0_9.BasicConsume(queue="q", no_ack=no_ack))
+    peer.send(spec_0_9.QueueDeclare(queue="q"))
+    if not gets:
+        peer.send(spec_0_9.BasicConsume(queue="q", no_ack=no_ack))
     header = encode_header_0_9(spec_0_9.BasicProperties(), 3)
     put(world.host, Message(WIRE_0_9, "", TOO_LONG, header, b"bad", deaths=DEATHS))
     put(world.host, Message(WIRE_0_9, "", "q", header, b"yes"))
+    if gets:
+        peer.send(spec_0_9.BasicGet(queue="q", no_ack=no_ack))
     peer.read()
     (closed,) = peer.received(spec_0_9.ConnectionClose)
+    peer.server.lost()
     assert (closed.reply_code, peer.bodies) == (541, [])
     queue = world.host.queues["q"]
     assert (queue.message_count, queue.unsettled_count, queue.consumer_count) == (2, 0, 0)
