@@ -122,7 +122,7 @@ class Target(NamedTuple):
     def publish(self, schema: t.StructType, rows: list[dict[str, Any]]) -> None:
         """Encode rows for this connection and publish them."""
         publisher = self.client.publisher(max_in_flight=1000)
-        plan = MessagePlan.build(schema, sink_options())
+        plan = MessagePlan.build(schema, sink_options(exchange=""))
         encoder = plan.encoder(FrameFormat.of(self.client, publisher), HERE)
         for block in encoder.blocks(to_batch(schema, [{"routing_key": self.queue, **row} for row in rows]), 0):
             publisher.send(Transfers(memoryview(block.frames), block.ends), timeout_s=60)

@@ -145,10 +145,11 @@ def test_a_stream_publishes_what_is_new(
     [
         (["--input", "{directory}/nothing"], 2, "PATH_NOT_FOUND"),
         (["--sql", "select nothing"], 2, "nothing"),
-        (["--sql", "select 'a' as body, 1 as bdy"], 2, "bdy"),
+        (["--sql", "select 'a' as body, 'k' as routing_key, 1 as bdy"], 2, "bdy"),
         (["--sql", "select 'a' as routing_key"], 2, "body"),
         (["--sql", "select 'a' as body", "--column", "body=upper(bdy)"], 2, "bdy"),
-        (["--sql", "select 'a' as body", "--header", "x=interval 1 day"], 2, "application_headers.x"),
+        (["--sql", "select 'a' as body"], 2, "where the messages go"),
+        (["--sql", "select 'a' as body", "--routing-key", "k", "--header", "x=interval 1 day"], 2, "headers.x"),
         (["--sql", "select 'a' as body, repeat('k', 300) as routing_key"], 1, "'routing_key'"),
         (["--sql", "select 'a' as body", "--exchange", "no-such-exchange"], 3, "no-such-exchange"),
         (["--sql", "select 'a' as body", "--routing-key", "no-such-queue"], 3, "no-such-queue"),
@@ -178,7 +179,7 @@ def test_a_broker_that_cannot_be_used_ends_with_3(
     changes: dict[str, str], text: str,
 ) -> None:  # fmt: skip
     publish = Here("publish", login(broker, **changes), monkeypatch)
-    assert publish("--sql", "select 'a' as body", "--option", "retry.maxAttempts=0") == 3
+    assert publish("--sql", "select 'a' as body", "--routing-key", "k", "--option", "retry.maxAttempts=0") == 3
     shown = capfd.readouterr()
     (error,) = error_lines(shown.err, "publish")
     assert text in error

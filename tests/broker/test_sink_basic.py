@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-NOWHERE = {"url": "amqp://127.0.0.1:1/default", "retry.maxAttempts": "0"}
+NOWHERE = {"url": "amqp://127.0.0.1:1/default", "exchange": "e", "retry.maxAttempts": "0"}
 """Whoever connects fails."""
 
 

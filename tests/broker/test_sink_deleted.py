@@ -72,13 +72,26 @@ def test_a_queue_that_is_deleted_fails_the_task(
         task("amq.direct", queue).run(rows_and_between(lambda: client.delete_queue(queue)))
 
 
-@pytest.mark.parametrize("exchange", ["amq.direct", ""])
 def test_an_empty_routing_key_reaches_no_queue_that_is_not_bound_with_it(
-    task: Callable[..., TaskWriter], connect: Connect, queue: str, exchange: str
+    task: Callable[..., TaskWriter], connect: Connect, queue: str
 ) -> None:
     connect(heartbeat=0).bind(queue, "amq.direct", queue)
-    with pytest.raises(Unroutable, match=rf"exchange '{exchange}' with routing key ''"):
-        task(exchange, "").run([ROWS])
+    with pytest.raises(Unroutable, match=r"exchange 'amq\.direct' with routing key ''"):
+        task("amq.direct", "").run([ROWS])
+
+
+@pytest.mark.parametrize("key", ["", None])
+def test_an_empty_routing_key_is_no_queue(broker: Broker, key: str | None) -> None:
+    """Rows of a column get to the default exchange with an empty key: no queue has that name."""
+    options, pool = SinkOptions.parse(login(broker)), Connections()
+    schema = StructType().add("body", "binary").add("routing_key", "string")
+    rows = ROWS.append_column("routing_key", pa.array([key] * ROWS.num_rows, pa.string()))
+    try:
+        policy = AtLeastOnce(options, TaskId(None, 1, 0), connections=pool)
+        with pytest.raises(Unroutable, match="exchange '' with routing key ''"):
+            TaskWriter(MessagePlan.build(schema, options), policy).run([rows])
+    finally:
+        pool.close()
 
 
 def test_a_queue_that_is_deleted_after_the_last_row_of_a_transaction_fails_the_task(
