@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 
 def say(text: str) -> None:
@@ -29,6 +30,12 @@ def say(text: str) -> None:
         stream.flush()
     except BrokenPipeError:
         _discard_rest()
+
+
+def replace_closed_error() -> None:
+    """Let standard error go nowhere if it was closed before the program started (``2>&-``): else it is no file."""
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open as long as the process
 
 
 def _discard_rest() -> None:

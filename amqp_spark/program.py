@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from amqp_core.standard_output import say
+from amqp_core.standard_output import replace_closed_error, say
 from amqp_spark import __version__
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: name of the command and its arguments; ``None``: those of the process.
     """
     given = sys.argv[1:] if argv is None else argv
+    replace_closed_error()
     try:
         return _run(given)
     except KeyboardInterrupt:  # before the command has its own handler

@@ -139,7 +139,8 @@ def emit_properties(model: Model) -> str:
     lines = [HEAD_PROPERTIES.format(folder="amqp_0_9", names="Property")]
     lines.append("PROPERTIES: Final = (")
     for field in basic.fields:
-        line = f'    Property("{field.column}", "{field.wire}", {_WIDTHS[field.wire]}, 0x{field.flag:04X}, None'
+        width = _WIDTHS[field.wire]
+        line = f'    Property("{field.column}", "{field.wire}", {width}, 0x{field.flag:04X}, {field.choices}'
         lines += property_lines(line, field.meaning, field.written)
     lines += [")", '"""The properties of class basic in wire order, by the names of their columns."""', ""]
     return "\n".join(lines)

@@ -56,6 +56,8 @@ class Field:
     """A property for the source; text of this project, as the next one."""
     written: str = ""
     """A property for the sink."""
+    choices: tuple[int, int] | None = None
+    """Least and greatest value of a property that the specification names."""
 
     @property
     def attr(self) -> str:
@@ -201,6 +203,7 @@ class _Loader:
             column=fact.get("column", snake(fact["name"])),
             meaning=meaning,
             written=fact.get("written", meaning),
+            choices=tuple(fact["choices"]) if "choices" in fact else None,
         )
 
     def methods(self, cls: str) -> list[Method]:

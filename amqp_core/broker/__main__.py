@@ -202,7 +202,13 @@ async def serve(server: Server, settings: Settings, tls: SSLContext | None) -> i
     except StoreError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a program
         return UNUSABLE
-    say(f"{settings.url(found)}  {login_hint(settings)}")
+    try:
+        say(f"{settings.url(found)}  {login_hint(settings)}")
+    except OSError as error:
+        await server.stop()
+        text = f"Cannot write on standard output: {error.strerror}. Free its disk, or send it elsewhere."
+        print(text, file=sys.stderr)  # noqa: T201 - a program
+        return UNUSABLE
     await stopped.wait()
     await server.stop()
     if server.failure is not None:

@@ -96,28 +96,25 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
 def _add(given: argparse.Namespace) -> None:
     _check_name(given.name)
     patterns = _patterns(given)
-    users = users_file.load(given.users, missing_ok=True)
-    if given.name in users:
-        raise _Wrong(f"There is a user {given.name!r} already. Remove it first.")
+    _check_new(users_file.load(given.users, missing_ok=True), given.name)
     secret = None if given.no_password else _secret(given.password_file)
-    users[given.name] = User(secret, _granted(Grants(), patterns, given.virtual_host))
-    users_file.save(given.users, users)
+    with users_file.changing(given.users, missing_ok=True) as users:
+        _check_new(users, given.name)  # others may have changed the file while the password was asked for
+        users[given.name] = User(secret, _granted(Grants(), patterns, given.virtual_host))
 
 
 def _rights(given: argparse.Namespace) -> None:
     patterns = _patterns(given)
-    users = users_file.load(given.users)
-    user = _existing(users, given.name)
-    assert user.grants is not None
-    users[given.name] = User(user.secret, _granted(user.grants, patterns, given.virtual_host))
-    users_file.save(given.users, users)
+    with users_file.changing(given.users) as users:
+        user = _existing(users, given.name)
+        assert user.grants is not None
+        users[given.name] = User(user.secret, _granted(user.grants, patterns, given.virtual_host))
 
 
 def _remove(given: argparse.Namespace) -> None:
-    users = users_file.load(given.users)
-    _existing(users, given.name)
-    del users[given.name]
-    users_file.save(given.users, users)
+    with users_file.changing(given.users) as users:
+        _existing(users, given.name)
+        del users[given.name]
 
 
 def _list(given: argparse.Namespace) -> None:
@@ -139,6 +136,11 @@ _COMMANDS: Final[dict[str, Callable[[argparse.Namespace], None]]] = {
     "remove": _remove,
     "list": _list,
 }
+
+
+def _check_new(users: dict[str, User], name: str) -> None:
+    if name in users:
+        raise _Wrong(f"There is a user {name!r} already. Remove it first.")
 
 
 def _existing(users: dict[str, User], name: str) -> User:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import secrets
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,8 +20,11 @@ from amqp_core.broker.rights import Grants, Patterns, Right
 from amqp_core.sasl import MAX_ITERATIONS, MIN_ITERATIONS
 from amqp_core.scram import from_base64
 
+if sys.platform != "win32":
+    import fcntl
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 VERSION: Final = 1
 _SHA256_BYTES: Final = 32
@@ -65,6 +69,27 @@ def load(path: str | Path, *, missing_ok: bool = False) -> dict[str, User]:
         return _users(content)
     except _Damaged as damaged:
         raise UnusableFile(BrokerCondition.USERS_DAMAGED(path=path, reason=damaged)) from None
+
+
+@contextlib.contextmanager
+def changing(path: str | Path, *, missing_ok: bool = False) -> Iterator[dict[str, User]]:
+    """The users of a file, to be changed: they are saved at the end, if no error came.
+
+    Another process that changes files of this directory waits until then (the lock is on the directory, since the file
+    is replaced; Windows has none).
+
+    Raises:
+        UnusableFile: as :func:`load` and :func:`save`.
+    """
+    with contextlib.ExitStack() as stack:
+        if sys.platform != "win32":
+            with contextlib.suppress(OSError, ValueError):  # load says what is wrong; some file systems have no locks
+                descriptor = os.open(Path(path).parent, os.O_RDONLY)
+                stack.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        users = load(path, missing_ok=missing_ok)
+        yield users
+        save(path, users)
 
 
 def save(path: str | Path, users: Mapping[str, User]) -> None:

@@ -32,7 +32,7 @@ from amqp_spark.cli.errors import (
 )
 from amqp_spark.cli.progress import Progress, counted
 from amqp_spark.cli.protocol import protocol_of
-from amqp_spark.cli.running import Signals, follow, job, run_action
+from amqp_spark.cli.running import Signals, Stopped, follow, job, run_action
 from amqp_spark.cli.spark import exact_ddl, exact_types, schema_of, writer_of
 from amqp_spark.cli.watching import Watch, add_watching_arguments, watched_session
 
@@ -46,6 +46,7 @@ __all__ = [
     "CommandLineError",
     "Progress",
     "Signals",
+    "Stopped",
     "Watch",
     "add_connection_arguments",
     "add_spark_arguments",

@@ -9,6 +9,7 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
+from amqp_core.standard_output import replace_closed_error
 from amqp_spark.cli.errors import EXIT_DONE, explain, fail, tell
 from amqp_spark.cli.watching import check_watching
 
@@ -27,6 +28,10 @@ _POLL_SECONDS = 1
 SAME_SECONDS: Final = 1.0
 """A signal repeated within this time counts as the same: timeout(1), for one, signals the process, then its group."""
 _T = TypeVar("_T")
+
+
+class Stopped(Exception):
+    """A signal has come, and this is a place at which everything can be ended in order."""
 
 
 class Signals:
@@ -49,9 +54,14 @@ class Signals:
             signal.signal(number, handler)
 
     def install(self) -> None:
-        """Install the handlers; repeat it after a SparkContext was made, which sets its own for SIGINT."""
+        """Install the handlers; repeat it where something else has set its own."""
         for number in self._before:
             signal.signal(number, self._handle)
+
+    def check(self) -> None:
+        """Raise :class:`Stopped` if a signal has come."""
+        if self.received is not None:
+            raise Stopped("what comes next was not begun")
 
     @property
     def exit_code(self) -> int | None:
@@ -73,6 +83,7 @@ def job(
     argv: Sequence[str] | None,
 ) -> int:
     """Parse the command line and run; every error becomes a message on standard error. Return the exit code."""
+    replace_closed_error()
     arguments = parser.parse_args(argv)
     with Signals() as signals:
         try:
@@ -111,6 +122,10 @@ def follow(query: StreamingQuery, signals: Signals, progress: Progress, *, rest:
         with suppress(Exception):  # the JVM may be what is gone
             query.stop()
         raise
+    except Exception:
+        with suppress(Exception):  # the batches before the failure count
+            progress.update(query)
+        raise
     finally:
         progress.close()
     return signals.exit_code or EXIT_DONE
@@ -122,10 +137,12 @@ def run_action(spark: SparkSession, action: Callable[[], _T], signals: Signals, 
     A signal cancels the jobs of the action: the result is then ``None``.
 
     Raises:
+        Stopped: a signal has come before.
         OSError: standard error can no longer be written, as in :func:`follow`. The jobs are cancelled.
     """
     from pyspark import InheritableThread  # noqa: PLC0415 - --help and wrong options must not wait for it
 
+    signals.check()
     context = spark.sparkContext
     group = f"amqp-spark-{uuid.uuid4()}"
     results: list[_T] = []

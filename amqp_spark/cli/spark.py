@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -47,7 +49,7 @@ def spark_session(
 ) -> tuple[SparkSession, bool]:
     """A session whose workers run this interpreter, with ``format("amqp")`` registered, and whether it is new.
 
-    An existing one, as in a notebook, must not be stopped or silenced.
+    An existing one, as in a notebook, must not be stopped or silenced. The handler of SIGINT stays.
     """
     # Spark's own default is the first python3 on the PATH, which in a virtual environment that is not activated lacks
     # everything: each query would then fail after a minute with "Python worker failed to connect back".
@@ -64,7 +66,10 @@ def spark_session(
         builder = builder.config(key, value)
     if new and not verbose and "spark.log.level" not in conf:
         builder = builder.config("spark.log.level", "ERROR")
+    before = signal.getsignal(signal.SIGINT)
     spark = builder.getOrCreate()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)  # Spark's calls Java, also in the middle of another call
     if new and not verbose:
         _let_us_explain(spark)
     register(spark)

@@ -10,6 +10,9 @@ message is accepted on the one broker after the other has it, so a crash may pub
 deliveryGuarantee=exactly-once in --from-option (with consumerId, spoolLocation) and in --to-option (with
 transactionalId) none comes twice.
 
+A message that its publisher has marked with discard_unroutable is dropped where nothing is bound on the other broker;
+--without discard_unroutable makes that an error, as for all other messages.
+
 Between AMQP 0-10 and 0-9-1 headers are converted: each keeps its type, or gets the next one that holds its value. The
 job lists at its start which properties the other protocol lacks. A message that has one of them ends the query, so that
 nothing is lost unnoticed; --to-option onUnsupported=drop leaves these properties out, --without NAME any one.
@@ -215,7 +218,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     with cli.watched_session("bridge", arguments) as (spark, watch):
         from amqp_spark.sink import check  # noqa: PLC0415
 
-        signals.install()
+        signals.check()
         with cli.spark_refuses():
             rows = messages(spark, arguments, source, schema_to_read(arguments, parsed_sink))
             if protocol is not None:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -262,7 +263,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
         check_browsing(cli.protocol_of(given, signals))
     report = Report()
     with cli.watched_session("drain", arguments) as (spark, watch):
-        signals.install()
+        signals.check()
         validate(options, arguments.schema)
         if arguments.dry_run:
             progress = watch.progress()
@@ -275,11 +276,23 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
             progress = watch.progress(lambda each: report.add(each.observedMetrics[_METRICS].asDict()))
             with cli.spark_refuses():
                 query = start(spark, arguments, options, given)
-            code, done = cli.follow(query, signals, progress), progress.summary()
-    say(f"drain: {done}\n{report.text()}")
-    if arguments.report is not None:
-        Path(arguments.report).write_text(json.dumps(report.as_dict()) + "\n", encoding="utf-8")
+            try:
+                code = cli.follow(query, signals, progress)
+            except Exception:
+                with suppress(OSError):  # the error says why the query ended
+                    deliver(report, arguments.report, f"{progress.summary()}, then it failed", is_complete=False)
+                raise
+            done = progress.summary()
+    deliver(report, arguments.report, done, is_complete=code == cli.EXIT_DONE)
     return code
+
+
+def deliver(report: Report, file: str | None, done: str, *, is_complete: bool) -> None:
+    """Write the report to its file and on standard output: what it counts is no longer on the queues."""
+    if file is not None:
+        content = report.as_dict() | ({} if is_complete else {"complete": False})
+        Path(file).write_text(json.dumps(content) + "\n", encoding="utf-8")
+    say(f"drain: {done}\n{report.text()}")
 
 
 def main(argv: Sequence[str] | None = None, *, program: str = PROGRAM) -> int:

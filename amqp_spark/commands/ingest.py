@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     validate(options)
     cli.check_files(options)
     with cli.watched_session("ingest", arguments) as (spark, watch):
-        signals.install()
+        signals.check()
         validate(options, arguments.schema)
         progress = watch.progress()
         with cli.spark_refuses():

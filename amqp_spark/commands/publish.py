@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from amqp_core.standard_output import say
 from amqp_spark import cli
-from amqp_spark.options import CONNECTION, SINK, SinkOptions
+from amqp_spark.options import CONNECTION, DISCARD, SINK, SinkOptions
 
 if TYPE_CHECKING:
     import argparse
@@ -186,6 +186,11 @@ def messages(rows: DataFrame, arguments: argparse.Namespace) -> DataFrame:
     from pyspark.sql import functions as f  # noqa: PLC0415 - --help and wrong options must not wait for it
 
     columns, headers, own = columns_of(arguments)
+    if own and headers and any(name.lower() == _HEADERS for name in rows.columns):
+        raise cli.CommandLineError(
+            f"--header would replace the column {_HEADERS} of the input",
+            "Write all headers with --header and name the other columns with --column, or drop that column with --sql",
+        )
     made: dict[str, Column] = {name: f.expr(text) for name, text in columns.items()}
     if headers:
         made[_HEADERS] = f.struct(*(f.expr(text).alias(name) for name, text in headers.items()))
@@ -211,17 +216,24 @@ def write(
     return cli.run_action(spark, action, signals, progress)
 
 
+def published(count: int, options: SinkOptions) -> str:
+    """What became of the rows. The number is that of the rows read: only the log has that of those discarded."""
+    if options.on_unroutable == DISCARD:
+        return f"{cli.counted(count, 'row', 'rows')} sent, unroutable ones are discarded,"
+    return cli.counted(count, "message", "messages")
+
+
 def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     """Check everything that can be checked, then publish."""
     options = sink_options(arguments)
     check_input(arguments)
     columns_of(arguments)
-    SinkOptions.parse(options)
+    parsed = SinkOptions.parse(options)
     cli.check_files(options)
     with cli.watched_session("publish", arguments) as (spark, watch):
         from amqp_spark.sink import check  # noqa: PLC0415
 
-        signals.install()
+        signals.check()
         progress = watch.progress()
         with cli.spark_refuses():
             rows = messages(read(spark, arguments), arguments)
@@ -229,7 +241,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
         if not arguments.stream:
             count = write(spark, rows, options, signals, progress)
             if count is not None:
-                say(f"publish: {cli.counted(count, 'message', 'messages')} in {progress.seconds:.1f} s")
+                say(f"publish: {published(count, parsed)} in {progress.seconds:.1f} s")
             return signals.exit_code or cli.EXIT_DONE
         with cli.spark_refuses():
             query = cli.writer_of(rows, arguments).format("amqp").options(**options).start()

@@ -30,7 +30,7 @@ def demonstrate(place: Place, count: int, seed: int, directory: Path, reporter: 
         reporter: prints the lines.
 
     Raises:
-        Stopped: a signal has come.
+        amqp_spark.cli.Stopped: a signal has come.
     """
     rows_at = directory / "ticks"
     steps.declare(place)

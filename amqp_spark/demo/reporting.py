@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from amqp_spark.cli import Signals
 
 
-class Stopped(Exception):
-    """A signal has come, and this is a place at which everything can be ended in order."""
-
-
 class Reporter:
     """Prints the lines of the demonstration.
 
@@ -47,9 +43,8 @@ class Reporter:
         self.detail(f"({time.monotonic() - started:.1f} s)")
 
     def check(self) -> None:
-        """Raise Stopped if a signal has come."""
-        if self._signals.received is not None:
-            raise Stopped
+        """Raise :class:`amqp_spark.cli.Stopped` if a signal has come."""
+        self._signals.check()
 
     def keep_signals(self) -> None:
         """Take the signals back from PySpark, which handles SIGINT itself from the start of a SparkContext on."""

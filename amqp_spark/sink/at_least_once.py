@@ -12,6 +12,7 @@ from amqp_core.errors import (
     AmqpError,
     ChannelClosed,
     CommandFailed,
+    ConnectionClosed,
     OutcomeUnknown,
     PublisherStopped,
     PublishingBlocked,
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
 MOST_REFUSALS = 6
 """Attempts to send nacked messages again: about ten seconds. A quorum queue has a new leader after one."""
 
+MOST_SYNTAX_ERRORS = 2
+"""Connections in a row that the broker may close for the form of what was sent: it would close the next one, too."""
+_SYNTAX_ERRORS = frozenset({501, 502})
+"""Framing error, syntax error, of both protocols."""
+
 _log = logging.getLogger("amqp_spark.sink")
 
 
@@ -58,6 +64,8 @@ class AtLeastOnce:
         """Attempts in a row after which the broker nacked all messages that it had nacked before."""
         self._refused = 0
         """Number of messages nacked at the last attempt."""
+        self._syntax_errors = 0
+        """Connections in a row that ended with one, and confirmed nothing."""
         self._unknown = 0
         """Transfers at the front of ``waiting`` that were sent before and not completed."""
 
@@ -158,7 +166,9 @@ class AtLeastOnce:
             counts=not stopped and (progress or not reused),
             note=f"; {self._unknown} transfers are sent and not completed",
         )
-        if delay is None:
+        is_syntax_error = isinstance(error, ConnectionClosed) and error.reply_code in _SYNTAX_ERRORS
+        self._syntax_errors = self._syntax_errors + 1 if is_syntax_error and not progress else int(is_syntax_error)
+        if delay is None or self._syntax_errors >= MOST_SYNTAX_ERRORS:
             self._give_up(error)
         sender.retries += 1
         crashpoints.reached(crashpoints.CONNECTION_LOST)

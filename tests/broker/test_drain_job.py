@@ -106,6 +106,25 @@ def test_a_drained_queue_is_in_files_and_in_the_report(
     assert json.loads(report.read_text()) == REPORT
 
 
+def test_a_failure_reports_what_was_taken(
+    drain: Here, connect: Connect, queue: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client = connect()
+    for body in (b"a", b"bc", b"\xff"):
+        client.publish(Message(body), routing_key=queue)
+    client.confirm()
+    report = tmp_path / "report.json"
+    one_by_one = ["--schema", "body STRING", "--option", "mode=FAILFAST", "--option", "maxMessagesPerTrigger=1"]
+    assert drain("--queue", queue, *files(tmp_path), "--report", str(report), *one_by_one) == 1
+    found = json.loads(report.read_text())
+    assert (found["messages"], found["body_bytes"], found["complete"]) == (2, 3, False)
+    shown = capfd.readouterr()
+    assert shown.out.startswith("drain: 2 rows in 2 batches, ")
+    assert ", then it failed\nmessages         2\n" in shown.out
+    assert "AMQP_MESSAGE_UNFIT" in error_lines(shown.err, "drain")[0]
+    assert sorted(pq.read_table(tmp_path / "out")["body"].to_pylist()) == ["a", "bc"]
+
+
 def test_a_dry_run_reports_the_same_and_takes_nothing(
     drain: Here, connect: Connect, queue: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -151,6 +151,7 @@ def test_a_stream_publishes_what_is_new(
         (["--sql", "select 'a' as body"], 2, "where the messages go"),
         (["--sql", "select 'a' as body", "--routing-key", "k", "--header", "x=interval 1 day"], 2, "headers.x"),
         (["--sql", "select 'a' as body, repeat('k', 300) as routing_key"], 1, "'routing_key'"),
+        (["--sql", "select 'a' as body, map('x', 1) as Application_Headers", "--header", "y=1"], 2, "would replace"),
         (["--sql", "select 'a' as body", "--exchange", "no-such-exchange"], 3, "no-such-exchange"),
         (["--sql", "select 'a' as body", "--routing-key", "no-such-queue"], 3, "no-such-queue"),
     ],
@@ -164,6 +165,12 @@ def test_what_cannot_be_published_is_one_clear_line(
     errors = error_lines(capfd.readouterr().err, "publish")
     assert len(errors) == 1
     assert text in errors[0]
+
+
+def test_discarded_rows_are_not_counted_as_messages(publish: Here, capfd: pytest.CaptureFixture[str]) -> None:
+    nowhere = ["--sql", "select 'a' as body from range(3)", "--routing-key", "no-such-queue"]
+    assert publish(*nowhere, "--option", "onUnroutable=discard") == 0
+    assert capfd.readouterr().out.startswith("publish: 3 rows sent, unroutable ones are discarded, in ")
 
 
 @pytest.mark.parametrize(

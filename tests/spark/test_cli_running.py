@@ -92,6 +92,30 @@ def test_a_signal_cancels_the_action(context: Context, fails: bool) -> None:
     assert "stopped by SIGTERM" in stream.getvalue()
 
 
+def test_an_action_is_not_begun_after_a_signal(context: Context) -> None:
+    begun: list[int] = []
+    spark: Any = SimpleNamespace(sparkContext=context)
+    with cli.Signals() as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: signals.received is not None, "the signal")
+        with pytest.raises(cli.Stopped):
+            cli.run_action(spark, lambda: begun.append(1), signals, cli.Progress(io.StringIO()))
+    assert not begun
+
+
+def test_a_job_that_a_signal_stops_before_its_beginning(capsys: pytest.CaptureFixture[str]) -> None:
+    def body(_: argparse.Namespace, signals: cli.Signals) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: signals.received is not None, "the signal")
+        signals.check()
+        return 0
+
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(progress="none", quiet=True, metrics_port=None, metrics_address=None)
+    assert cli.job("job", parser, body, []) == 143
+    assert "job: stopped by SIGTERM before it was done: what comes next was not begun" in capsys.readouterr().err
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -137,6 +137,16 @@ def test_errors_of_a_command_are_its_own(monkeypatch: pytest.MonkeyPatch, capsys
     assert capsys.readouterr().err.startswith("ingest: error: ")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"), [([], 2), (["publish", "--url", "amqp://h"], 2), (["broker", "--x"], 2)]
+)
+def test_a_closed_standard_error_is_no_error(arguments: list[str], code: int) -> None:
+    """``2>&-``, as some schedulers start their jobs."""
+    shell = ["sh", "-c", 'exec "$0" -m amqp_spark "$@" 2>&-', sys.executable, *arguments]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (code, "")
+
+
 def test_arguments_that_a_command_does_not_know_are_refused_in_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["broker", "user", "show"])

@@ -15,6 +15,7 @@ from amqp_core.errors import (
     AuthenticationFailed,
     ChannelClosed,
     ConfirmsMissing,
+    ConnectionClosed,
     ConnectionFailed,
     ConnectionLost,
     InternalError,
@@ -181,6 +182,21 @@ def test_when_attempts_are_used_up_what_was_sent_is_in_doubt() -> None:
     assert "(the first is row 2)" in str(caught.value)  # where the loss is always the same row, that one is to blame
     assert "retry.maxAttempts=2" in str(caught.value)
     assert [client.ended for client in broker.clients] == ["discarded"] * 3
+
+
+@pytest.mark.parametrize(("code", "attempts"), [(501, 2), (502, 2), (320, 4), (541, 4)])
+def test_what_a_broker_cannot_read_is_sent_twice_at_most(code: int, attempts: int) -> None:
+    """It would close every connection for it, and each attempt publishes the rows before it once more."""
+    closed = ConnectionClosed(code, "str8 is not UTF-8")
+    broker = FakeBroker(*[Script(breaks_after=5, error=closed)] * 9)
+    task = Task(broker, {"retry.maxAttempts": 3})
+    with pytest.raises(OutcomeUnknown, match="str8 is not UTF-8"):
+        task.run(rows(8))
+    assert (len(broker.clients), len(task.waits)) == (attempts, attempts - 1)
+
+    broker = FakeBroker(*[Script(breaks_after=2, completes=1, error=closed)] * 9)
+    task = Task(broker, {"retry.maxAttempts": 3})
+    assert task.run(rows(4)).messages == 4, "a connection that confirmed something begins anew"
 
 
 def test_a_broker_that_stays_away_after_a_loss_leaves_the_same_doubt() -> None:

@@ -14,7 +14,7 @@ PROPERTIES: Final = (
              "MIME encoding of the body, which nothing undoes.",
              "MIME encoding of the body, which nothing undoes."),
     Property("application_headers", "table", -4, 0x2000, None, "The table of headers.", "The table of headers."),
-    Property("delivery_mode", "octet", 1, 0x1000, None,
+    Property("delivery_mode", "octet", 1, 0x1000, (1, 2),
              "1 not persistent, 2 persistent.",
              "1 not persistent, 2 persistent; without column and option 2."),
     Property("priority", "octet", 1, 0x0800, None, "0 to 255.", "0 to 255."),

@@ -6,6 +6,7 @@ import io
 import json
 import stat
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from amqp_core.broker import user_command
 from amqp_core.broker.errors import UnusableFile
 from amqp_core.broker.logins import Logins
 from amqp_core.broker.rights import Grants, Patterns
-from amqp_core.broker.users_file import User, load, save
+from amqp_core.broker.users_file import User, changing, load, save
 from tests.core.broker.logins_support import secret
 
 if TYPE_CHECKING:
@@ -217,3 +218,53 @@ def test_the_sub_command_without_a_file(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "bad").read_text(encoding="utf-8") == "no", "a file that is something else is not overwritten"
     with pytest.raises(SystemExit, match="2"):
         run("add", "--users", tmp_path / "f", "x", "--password", "y")
+
+
+@pytest.mark.parametrize(("meanwhile", "code", "names"), [("dävid", 0, ["carol", "erin", "new"]), ("new", 2, None)])
+def test_a_change_while_the_password_is_asked_for_stays(
+    file: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str, code: int, names: list[str] | None
+) -> None:
+    asked: list[int] = []
+
+    def ask(_: str) -> str:
+        if not asked:
+            with changing(file) as users:
+                if users.pop(meanwhile, None) is None:
+                    users[meanwhile] = User(None, Grants(Patterns("other", "", "")))
+        asked.append(1)
+        return "s3cret"
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr("getpass.getpass", ask)
+    assert user_command.main(["add", "--users", str(file), "new"]) == code
+    found = load(file)
+    assert sorted(found) == (names or sorted([*USERS, "new"]))
+    assert (found["new"].secret is None) is bool(code), "that of the other process"
+
+
+def test_changes_at_the_same_time_are_all_there(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+
+    def add(name: str) -> None:
+        with changing(path, missing_ok=True) as users:
+            users[name] = User(None, Grants())
+
+    names = [f"user{number}" for number in range(24)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, names))
+    assert sorted(load(path)) == sorted(names)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_change_that_fails_changes_nothing(file: Path) -> None:
+    before = file.read_bytes()
+
+    def fail() -> None:
+        with changing(file) as users:
+            users.clear()
+            raise KeyError
+
+    for _ in range(2):  # the lock is free again
+        with pytest.raises(KeyError):
+            fail()
+    assert file.read_bytes() == before
