@@ -122,7 +122,7 @@ def test_a_failure_reports_what_was_taken(
     assert shown.out.startswith("drain: 2 rows in 2 batches, ")
     assert ", then it failed\nmessages         2\n" in shown.out
     assert "AMQP_MESSAGE_UNFIT" in error_lines(shown.err, "drain")[0]
-    assert sorted(pq.read_table(tmp_path / "out")["body"].to_pylist()) == ["a", "bc"]
+    assert set(pq.read_table(tmp_path / "out")["body"].to_pylist()) == {"a", "bc"}
 
 
 def test_a_dry_run_reports_the_same_and_takes_nothing(
