@@ -39,6 +39,8 @@ NOT_UTF8 = (
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _HOST_NAME = re.compile(r"[^\s\[\]/?#%\\:]+")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}")
+_IPV6_DIGITS = re.compile(r"[0-9A-Fa-f:.]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,11 +166,13 @@ def parse_url(url: str) -> tuple[tuple[tuple[str, int], ...], str, bool]:
         raise _invalid_url(f"it {NOT_UTF8}")
     scheme, separator, rest = url.partition("://")
     tls = scheme.lower() == "amqps"
-    if not separator or scheme.lower() not in {"amqp", "amqps"}:
-        raise _invalid_url(f"{url!r} does not start with amqp:// or amqps://")
-    if "?" in rest or "#" in rest:
+    if "?" in url or "#" in url:
         # Not quoted: the query may contain a password.
         raise _invalid_url("it has a query or fragment ('?' or '#'), but settings are given as options")
+    if not separator or scheme.lower() not in {"amqp", "amqps"}:
+        # Of the rest nothing is quoted: it may be host:port:user:password.
+        other = f", but with {scheme}://" if separator and _SCHEME.fullmatch(scheme) else ""
+        raise _invalid_url(f"it does not start with amqp:// or amqps://{other}")
     authority, _, path = rest.partition("/")
     if "/" in path:
         raise _invalid_url(f"{url!r} has more than one '/' after the hosts; write %2F in a virtual host's name")
@@ -238,7 +242,8 @@ def _split_port(text: str, url: str) -> tuple[str, str, str]:
             raise _invalid_url(f"{text!r} in {url!r} is not an IPv6 address in brackets with a port: [::1]:5672")
         return address, rest[:1], rest[1:]
     if text.count(":") > 1:
-        raise _invalid_url(f"{text!r} in {url!r} has more than one ':'; write an IPv6 address in brackets")
+        what = repr(text) if _IPV6_DIGITS.fullmatch(text) else "a host"  # else it may be host:port:user:password
+        raise _invalid_url(f"{what} has more than one ':'; write an IPv6 address in brackets")
     host, separator, port = text.partition(":")
     if not _HOST_NAME.fullmatch(host):
         raise _invalid_url(f"{url!r} has {repr(host) + ', which is not a host name' if host else 'an empty host name'}")

@@ -12,8 +12,8 @@ from amqp_core.api import EMBEDDED_PRODUCT
 from amqp_core.broker.brake import Brake
 from amqp_core.broker.login import Caller, Check, ServerLogin
 from amqp_core.broker.rights import Rights
-from amqp_core.broker.sasl_errors import refused
 from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionClosed
+from amqp_core.printable import printable
 from amqp_core.version import __version__
 
 if TYPE_CHECKING:
@@ -261,8 +261,7 @@ class Adapter(ABC):
             self.username = login.username
             return None
         # a client that is gone by then costs nothing
-        if not self._checks.run(lambda: not self.is_over and answer.run(), self._checked):
-            raise refused(mechanism, "too many logins are being checked")
+        self._checks.run(lambda: not self.is_over and answer.run(), self._checked)
         return answer
 
     def _checked(self, matches: bool) -> None:  # noqa: FBT001 - the result of a check
@@ -292,5 +291,5 @@ class Adapter(ABC):
 
     def _ended(self, error: AmqpError | None) -> None:
         if error is not None and not (isinstance(error, ConnectionClosed) and error.reply_code in _NORMAL):
-            _log.warning("%s: the connection ends: %s", self.peer, error)
+            _log.warning("%s: the connection ends: %s", self.peer, printable(str(error)))
         self.lost()

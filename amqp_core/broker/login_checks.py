@@ -12,9 +12,6 @@ if TYPE_CHECKING:
 
 THREADS: Final = 2
 """At once; each takes 16 MiB and a core."""
-MOST_WAITING: Final = 100
-"""At once, with those that run; 50 ms each, they are done before a client's time for its login is over."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -23,19 +20,18 @@ class LoginChecks:
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
-        self._waiting = 0
 
-    def run(self, check: Callable[[], bool], done: Callable[[bool], None]) -> bool:
-        """Run a check in a thread, and then call ``done`` in the loop; return whether there is room for it."""
-        if self._waiting >= MOST_WAITING:
-            return False
+    def run(self, check: Callable[[], bool], done: Callable[[bool], None]) -> None:
+        """Run a check in a thread, and then call ``done`` in the loop.
+
+        As many may wait as clients are about to log in. Who has waited for too long is disconnected and may come
+        again: a refusal would say that the password is wrong.
+        """
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="amqp login")
-        self._waiting += 1
         future = asyncio.get_running_loop().run_in_executor(self._threads, check)
 
         def finish(finished: asyncio.Future[bool]) -> None:
-            self._waiting -= 1
             if finished.cancelled():
                 return
             error = finished.exception()
@@ -44,7 +40,6 @@ class LoginChecks:
             done(error is None and finished.result())
 
         future.add_done_callback(finish)
-        return True
 
     def stop(self) -> None:
         """Forget what waits."""

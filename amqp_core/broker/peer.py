@@ -42,6 +42,7 @@ class Peer(asyncio.Protocol):
         self._closing = False
         self._bytes = b""
         self._in_transit = 0
+        self._is_lost = False
 
     @property
     def is_open(self) -> bool:
@@ -59,20 +60,24 @@ class Peer(asyncio.Protocol):
             self._connection.relieve()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected."""
+        """A client has connected; with TLS, bytes may have come before, and it may be gone already."""
         assert isinstance(transport, asyncio.Transport)
+        if self._is_lost:
+            return
         self._transport = transport
         host, port = transport.get_extra_info("peername")[:2]
         self.name = format_address(host, port)
         self.caller = Caller(is_loopback(host), common_name(transport.get_extra_info("peercert")))
         self._server.joined(self)
         self._timer = asyncio.get_running_loop().call_later(LOGIN_SECONDS, self._too_slow)
+        if self._first:
+            self.data_received(b"")
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come; the first of all name the protocol."""
         if self._connection is None:
             self._first += data
-            if len(self._first) < HEADER_BYTES:
+            if self._transport is None or len(self._first) < HEADER_BYTES:
                 return
             data, self._first = self._first, b""
             self._connection = self._server.adapter(data[:HEADER_BYTES], self)
@@ -85,6 +90,7 @@ class Peer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed, from whichever side."""
+        self._is_lost = True
         if self._timer is not None:
             self._timer.cancel()
         self._server.left(self)

@@ -51,7 +51,7 @@ class Patterns:
     _compiled: Mapping[Right, re.Pattern[str]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        compiled = {each: re.compile(getattr(self, each.value) or "^$") for each in Right}
+        compiled = {each: re.compile(getattr(self, each.value) or r"\A\Z") for each in Right}
         object.__setattr__(self, "_compiled", compiled)
 
     def allow(self, right: Right, name: str) -> bool:

@@ -7,12 +7,13 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.broker.arrival import Arrival
 from amqp_core.broker.login_checks import LoginChecks
 from amqp_core.broker.logins import Logins
 from amqp_core.broker.memory_limit import default_memory_limit
 from amqp_core.broker.model.memory import Memory
 from amqp_core.broker.model.virtual_host import VirtualHost
-from amqp_core.broker.peer import CLOSE_SECONDS, LOGIN_SECONDS, Peer
+from amqp_core.broker.peer import CLOSE_SECONDS, Peer
 from amqp_core.broker.store.database import StoreError
 from amqp_core.broker.store.store import Store
 from amqp_core.broker.v0_9.connection import ServerConnection as Connection09
@@ -81,6 +82,7 @@ class Server:
         self.failure: StoreError | None = None
         """Why the broker has stopped by itself."""
         self.session_names = SessionNames()
+        self._arrivals: set[Arrival] = set()
         self._peers: set[Peer] = set()
         self._dirty: set[Peer] = set()
         self._flushing = False
@@ -124,10 +126,7 @@ class Server:
         self._on_failure = on_failure or _nothing
         self._commit()
         loop = asyncio.get_running_loop()
-        patience = None if tls is None else LOGIN_SECONDS
-        self._server = await loop.create_server(
-            lambda: Peer(self), host, port, ssl=tls, ssl_handshake_timeout=patience, ssl_shutdown_timeout=patience
-        )
+        self._server = await loop.create_server(lambda: Peer(self) if tls is None else Arrival(self, tls), host, port)
         self._expect()
         port = self._server.sockets[0].getsockname()[1]
         assert isinstance(port, int)
@@ -141,6 +140,8 @@ class Server:
         self._gone = asyncio.Event()
         if self._server is not None:
             self._server.close()
+        for arrival in list(self._arrivals):
+            arrival.abort()
         peers = list(self._peers)
         for peer in peers:
             peer.stop_consuming()
@@ -201,14 +202,29 @@ class Server:
             refuse=self.refuse,
         )
 
+    def arrived(self, arrival: Arrival) -> bool:
+        """A client of TLS has connected; return whether it may begin its handshake."""
+        if self._gone is not None or self._is_crowded():
+            return False
+        self._arrivals.add(arrival)
+        return True
+
+    def handshake_ended(self, arrival: Arrival) -> None:
+        """It is done, or has failed."""
+        self._arrivals.discard(arrival)
+
     def joined(self, peer: Peer) -> None:
-        """A client has connected."""
+        """A client has connected, and its handshake is done."""
         self._peers.add(peer)
         if self._gone is not None:  # it was accepted before the end began
             peer.abort()
-        if len(self._peers) > self._max_connections + LOGINS_BESIDE:
+        elif self._is_crowded(1):
             _log.warning("%s: too many clients are connected; the connection ends", peer.name)
             peer.abort()
+
+    def _is_crowded(self, own: int = 0) -> bool:
+        """Whether too many clients are connected, apart from ``own``, for one that is about to log in."""
+        return len(self._peers) + len(self._arrivals) - own >= self._max_connections + LOGINS_BESIDE
 
     def left(self, peer: Peer) -> None:
         """A client is gone."""

@@ -342,6 +342,10 @@ class Connection:
             _check_other_channel(
                 frame, "where there is no session" if self._scanning else "before the connection was open"
             )
+        if frame.track != TRACK_CONTROL and self.state is not State.OPEN:  # its first frame: what follows takes memory
+            if self.state is State.CLOSE_OK:
+                return
+            raise ProtocolError("a command arrived before the connection was open")
         assembly = self._assembler.receive(frame)
         if assembly is None:
             return
@@ -358,10 +362,7 @@ class Connection:
             elif self.state is not State.CLOSE_OK:
                 raise ProtocolError(f"{control.NAME} arrived before the connection was open")
             return
-        if self.state is State.OPEN:
-            events.append(_received(assembly))
-        elif self.state is not State.CLOSE_OK:
-            raise ProtocolError("a command arrived before the connection was open")
+        events.append(_received(assembly))
 
     def _connection_control(self, control: spec.Control, events: list[Event]) -> None:
         if isinstance(control, spec.ConnectionHeartbeat):

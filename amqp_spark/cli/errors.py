@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from amqp_core import errors as core_errors
 from amqp_core.errors import AmqpError
+from amqp_core.printable import printable_lines
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import AmqpSparkError, OptionError, PublishFailed, SchemaError, UnsupportedModeError
-from amqp_spark.printable import printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

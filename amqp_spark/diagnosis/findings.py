@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqp_core.error_conditions import condition_of
 from amqp_core.errors import AmqpError
+from amqp_core.printable import printable
 from amqp_spark.cli.errors import EXIT_BROKER, EXIT_DONE, EXIT_FAILED
-from amqp_spark.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

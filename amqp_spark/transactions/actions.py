@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.error_conditions import reason
 from amqp_core.errors import NotFound, ResourceLocked, TransactionFailed, UnauthorizedAccess
+from amqp_core.printable import printable
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.options.kinds import shown_location
-from amqp_spark.printable import printable
 from amqp_spark.state.names import lock_queue
 from amqp_spark.state.xids import parse_branch
 from amqp_spark.transactions.branch_status import DECIDED, FOREIGN, ORPHAN, UNDECIDED, UNKNOWN, find_writer, identified

@@ -9,8 +9,8 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from amqp_core.printable import printable
 from amqp_spark.options.kinds import shown_location
-from amqp_spark.printable import printable
 from amqp_spark.state.records import OPEN, stored
 from amqp_spark.transactions.branch_status import MEANINGS
 

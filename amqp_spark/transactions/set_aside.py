@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp_core.errors import AmqpError, DecodeError
+from amqp_core.printable import printable
 from amqp_spark import crashpoints
 from amqp_spark.arrow.decode import DEFAULT_CORRUPT_COLUMN, Chunk, ColumnPlan, schema_with
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.options import PERMISSIVE
-from amqp_spark.printable import printable
 from amqp_spark.spool.spool import Spool
 from amqp_spark.state.queue import StateQueue, loaded, unreadable
 from amqp_spark.state.records import ConsumerState

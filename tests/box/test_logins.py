@@ -15,7 +15,7 @@ import pytest
 
 from amqp_core import ConnectOptions, connect
 from amqp_core.address import parse_url
-from amqp_core.broker import Broker, login_checks, running
+from amqp_core.broker import Broker, running
 from amqp_core.broker.logins import Logins
 from amqp_core.broker.peer import Peer
 from amqp_core.broker.rights import Grants, Patterns
@@ -122,7 +122,6 @@ def test_nobody_waits_for_the_logins_of_others(broker: Broker, protocol: str, mo
         return original(self, name, password)
 
     monkeypatch.setattr(Logins, "match", slow)
-    monkeypatch.setattr(login_checks, "MOST_WAITING", 3)
     wrong = options | {"password": "wrong", "sasl_mechanisms": ("PLAIN",), "connect_timeout": 60.0}
     with ThreadPoolExecutor(3) as threads:
         waiting = [threads.submit(log_in, broker, **wrong) for _ in range(2)]
@@ -139,25 +138,28 @@ def test_nobody_waits_for_the_logins_of_others(broker: Broker, protocol: str, mo
     client.close()
 
 
-def test_a_flood_of_logins_is_refused_beyond_a_bound(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("protocol", ["0-10", "0-9-1"])
+def test_a_right_password_is_never_called_wrong(broker: Broker, protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers have 120 logins wait; whoever comes then waits, too, and is let in, or has to come again."""
     release, begun, original = threading.Event(), threading.Event(), Logins.match
 
     def slow(self: Logins, name: str, password: str) -> bool:
         begun.set()
         assert release.wait(60)
-        return original(self, name, password)
+        return name == "carol" and original(self, name, password)
 
     monkeypatch.setattr(Logins, "match", slow)
-    monkeypatch.setattr(login_checks, "MOST_WAITING", 1)
-    options = {"username": "carol", "password": PASSWORD, "sasl_mechanisms": ("PLAIN",), "connect_timeout": 60.0}
-    with ThreadPoolExecutor(1) as threads:
-        first = threads.submit(log_in, broker, **options)
+    options = {"password": PASSWORD, "sasl_mechanisms": ("PLAIN",), "connect_timeout": 60.0, "protocol": protocol}
+    with ThreadPoolExecutor(121) as threads:
+        strangers = [threads.submit(log_in, broker, username=f"stranger{n}", **options) for n in range(120)]
         assert begun.wait(60)
-        with pytest.raises(AuthenticationFailed):
-            log_in(broker, **options)
+        ours = threads.submit(log_in, broker, username="carol", **options)
+        assert not ours.done()
         release.set()
-        first.result(60).close()
-    log_in(broker, **options).close()
+        ours.result(60).close()
+        for each in strangers:
+            with pytest.raises(AuthenticationFailed):
+                each.result(60)
 
 
 class _RemoteSocket(asyncio.Transport):

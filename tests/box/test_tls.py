@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import socket
 import ssl
 import subprocess
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pika
@@ -13,11 +15,11 @@ import pytest
 
 from amqp_core import ConnectOptions, connect
 from amqp_core.address import parse_url
-from amqp_core.broker import Broker, running
+from amqp_core.broker import Broker, running, server
 from amqp_core.broker.rights import Grants, Patterns
 from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionFailed, UnauthorizedAccess
 from tests.box.logins_support import PASSWORD, write_users
-from tests.support.process import ends_with_the_test
+from tests.support.process import ends_with_the_test, wait_until
 from tests.support.tls import TlsMaterial
 
 if TYPE_CHECKING:
@@ -116,6 +118,51 @@ def test_clients_without_tls_cost_the_others_nothing(broker: Broker, tls: TlsMat
         with pytest.raises(ConnectionFailed):
             log_in(broker, tls, **LOGIN | {"tls": False, "tls_ca_file": None})
         client.declare_queue("q")
+
+
+def test_sockets_without_a_handshake_have_the_bound_of_other_clients(
+    tls: TlsMaterial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a buffer and a file; they make room when they go."""
+    monkeypatch.setattr(server, "LOGINS_BESIDE", 5)
+    with running(tls_cert=tls.server.cert_file, tls_key=tls.server.key_file, max_connections=3) as found:
+        with ExitStack() as sockets:
+            silent = [
+                sockets.enter_context(socket.create_connection(("127.0.0.1", found.port), timeout=60))
+                for _ in range(20)
+            ]
+            open_ones = [each for each in silent if not _is_closed(each)]
+            assert len(open_ones) == 8
+            with pytest.raises(ConnectionFailed):
+                log_in(found, tls, username="guest", password="guest")
+        wait_until(lambda: _logs_in(found, tls), "room for a client")
+
+
+def _is_closed(client: socket.socket) -> bool:
+    """Whether the broker closes the socket; who may begin the handshake hears nothing."""
+    client.settimeout(1)
+    try:
+        return client.recv(1) == b""
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+
+
+def _logs_in(broker: Broker, tls: TlsMaterial) -> bool:
+    try:
+        log_in(broker, tls, username="guest", password="guest").close()
+    except ConnectionFailed:
+        return False
+    return True
+
+
+def test_a_broker_that_stops_ends_handshakes(tls: TlsMaterial) -> None:
+    with running(tls_cert=tls.server.cert_file, tls_key=tls.server.key_file) as found:
+        client = socket.create_connection(("127.0.0.1", found.port), timeout=60)
+        assert not _is_closed(client)
+    with client:
+        assert _is_closed(client)
 
 
 # ----------------------------------------------------------------------------------------------------- the command line

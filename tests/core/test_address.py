@@ -78,6 +78,10 @@ def test_wrong_urls_are_refused_with_what_is_wrong(url: str, text: str) -> None:
         "amqp://localhost/v?password=s3cret",
         "amqp://localhost/v#s3cret",
         "amqp://guest:s3cret",
+        "rabbitmq://localhost/v?password=s3cret",
+        "localhost:5672?password=s3cret",
+        "amqp://localhost:5672:guest:s3cret/v",
+        "localhost:5672:guest:s3cret",
     ],
 )
 def test_what_may_be_a_secret_is_not_repeated(url: str) -> None:

@@ -18,6 +18,7 @@ from amqp_core.errors import (
 )
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.connection_events import CLIENT_TRANSITIONS, SERVER_TRANSITIONS, CommandReceived, ControlReceived
+from tests.support import wire
 from tests.support.machines import HEARTBEAT, RESULT, at, client, control, error_of, pump, sent, server
 
 if TYPE_CHECKING:
@@ -96,6 +97,18 @@ def test_a_command_before_the_connection_is_open_ends_it(role: Role, state: Stat
         assert isinstance(error_of(events), VersionRefused)
     else:
         assert "a command arrived before the connection was open" in str(error_of(events))
+        assert connection.state is State.CLOSED
+
+
+@pytest.mark.parametrize(("role", "state"), EVERY_STATE, ids=lambda value: value.name.lower())
+def test_the_first_frame_of_a_command_before_the_connection_is_open_ends_it(role: Role, state: State) -> None:
+    """Else a stranger could have the peer keep a message of any size, frame by frame."""
+    connection = at(role, state)
+    begun = wire.frame(0x0A, 1, bytes(3000))
+    events = connection.receive_data(begun)
+    assert events == [] or state not in (State.OPEN, State.CLOSE_OK, State.CLOSED)
+    assert (connection.unfinished_bytes >= 3000) == (state is State.OPEN)
+    if state not in (State.OPEN, State.CLOSE_OK):
         assert connection.state is State.CLOSED
 
 

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp_core.api import Xid
+from amqp_core.printable import printable
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import QueueQueryResult
 from amqp_spark.cli import EXIT_BROKER, EXIT_OPTIONS
 from amqp_spark.datasource.exactly_once.recovery import Consumer
-from amqp_spark.printable import printable
 from amqp_spark.sink.prepared_transactions import PreparedBranch as Marker
 from amqp_spark.state.names import CONSUMER, WRITER, Names, hashed, lock_queue, state_queue
 from amqp_spark.state.records import DONE, OPEN, ConsumerState, DecidedBranch, OwnedBatch, WriterState

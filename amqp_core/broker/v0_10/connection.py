@@ -12,6 +12,7 @@ from amqp_core.broker.v0_10.filters import FEATURE
 from amqp_core.broker.v0_10.session import ServerSession
 from amqp_core.connection_states import Ended, Opened, Role, State
 from amqp_core.errors import AmqpError, given
+from amqp_core.printable import printable
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.connection import Connection
 from amqp_core.v0_10.connection_events import CommandReceived, CommandUnknown, ControlReceived, Event
@@ -174,7 +175,7 @@ class ServerConnection(Adapter):
 
     def close(self, code: spec.ConnectionCloseCode, text: str) -> None:
         """Close the connection with an error (connection.close)."""
-        _log.warning("%s: %s", self.peer, given(text))
+        _log.warning("%s: %s", self.peer, printable(given(text)))
         self._end_sessions()
         self.protocol.close(code, cut_short(text))
         self._brake.drop()

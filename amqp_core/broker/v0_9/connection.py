@@ -13,6 +13,7 @@ from amqp_core.broker.v0_9.channel import ServerChannel
 from amqp_core.broker.v0_9.login import PASSWORDS
 from amqp_core.connection_states import Ended, Opened, Role, State
 from amqp_core.errors import AmqpError, LimitExceeded, given
+from amqp_core.printable import printable
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.channel import ChannelMisused
 from amqp_core.v0_9.connection import Connection
@@ -186,7 +187,7 @@ class ServerConnection(Adapter):
 
     def close(self, code: spec.ReplyCode, text: str, method: spec.Method | None = None) -> None:
         """Close the connection with an error (connection.close)."""
-        _log.warning("%s: %s", self.peer, given(text))
+        _log.warning("%s: %s", self.peer, printable(given(text)))
         self.protocol.close(code, cut_short(text), method)
         self._brake.drop()
         self._wake()

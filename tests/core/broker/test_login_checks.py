@@ -17,7 +17,10 @@ from amqp_core.sasl import SaslLogin
 from amqp_core.v0_9 import connection as v0_9
 from amqp_core.v0_9 import spec as spec_0_9
 from amqp_core.v0_10 import connection as v0_10
+from amqp_core.v0_10 import spec as spec_0_10
 from tests.core.broker.logins_support import logins
+from tests.core.broker.peer_0_9 import method
+from tests.support.machines import control
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,15 +34,12 @@ TELLS = {"capabilities": {spec_0_9.Capability.AUTHENTICATION_FAILURE_CLOSE: True
 class HeldBack(LoginChecks):
     """Runs nothing by itself."""
 
-    def __init__(self, *, has_room: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.has_room = has_room
         self.waiting: list[tuple[Callable[[], bool], Callable[[bool], None]]] = []
 
-    def run(self, check: Callable[[], bool], done: Callable[[bool], None]) -> bool:
-        if self.has_room:
-            self.waiting.append((check, done))
-        return self.has_room
+    def run(self, check: Callable[[], bool], done: Callable[[bool], None]) -> None:
+        self.waiting.append((check, done))
 
 
 class Pair:
@@ -117,13 +117,6 @@ def test_a_wrong_password_ends_the_connection(protocol: str) -> None:
 
 
 @PROTOCOLS
-def test_where_too_many_logins_wait_another_is_refused(protocol: str) -> None:
-    pair = Pair(protocol, logins(carol="x"), HeldBack(has_room=False), "x")
-    assert pair.broker.is_over
-    assert "AMQP_LOGIN_REFUSED" in pair.error
-
-
-@PROTOCOLS
 def test_a_client_that_has_gone_meanwhile_costs_no_check(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
     known, checks = logins(carol="x"), HeldBack()
     pair = Pair(protocol, known, checks, "x")
@@ -134,3 +127,20 @@ def test_a_client_that_has_gone_meanwhile_costs_no_check(protocol: str, monkeypa
     done(True)
     assert not pair.broker.is_open
     assert pair.broker.username == ""
+
+
+@PROTOCOLS
+def test_what_a_stranger_writes_controls_no_terminal_and_forges_no_line(
+    protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = "x\n2026-01-01 INFO admin is connected\x1b[2J"
+    with caplog.at_level("INFO"):
+        pair = Pair(protocol, logins(carol="x"), HeldBack(), "x")
+        if isinstance(pair.client, v0_10.Connection):
+            closes = control(spec_0_10.ConnectionClose(reply_code=541, reply_text=text))
+        else:
+            closes = method(0, spec_0_9.ConnectionClose(541, text, 0, 0))
+        pair.broker.receive(closes)
+    (line,) = caplog.messages
+    assert r"x\n2026-01-01 INFO admin is connected\x1b[2J" in line
+    assert line.isprintable()
