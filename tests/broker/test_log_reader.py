@@ -385,6 +385,33 @@ def test_a_range_of_a_stream_that_is_made_again_before_it_is_read(streams: Strea
         list(reader.read(partition))
 
 
+def test_each_range_of_a_batch_notices_that_the_stream_was_made_again(streams: Streams) -> None:
+    """A task that runs late, or once more, reads another stream than the tasks before it."""
+    streams.publish(numbers(12_000))
+    driver = streams.log_driver(maxMessagesPerTrigger=12_000, numPartitions=2)
+    first, second = driver.reader.partitions(driver.start, driver.latest())
+    assert bodies_of(driver.read([second])) == numbers(6000, 6000)
+    streams.remade()
+    streams.publish(numbers(12_000, 500_000))
+    with pytest.raises(LogError, match=r"AMQP_LOG_REPLACED.*before offset 12000"):
+        driver.read([first])
+
+
+def test_a_range_of_a_stream_that_was_made_again_may_be_lost_and_does_not_bring_rows_of_the_new_one(
+    streams: Streams, caplog: pytest.LogCaptureFixture
+) -> None:
+    streams.publish(numbers(100))
+    driver = streams.log_driver(failOnDataLoss="false", maxMessagesPerTrigger=100)
+    driver.offsets.append(driver.latest())
+    ranges = driver.reader.partitions(driver.start, driver.offsets[-1])
+    streams.remade()
+    streams.publish(numbers(200, 5000))
+    assert driver.read(ranges) == []
+    assert "AMQP_LOG_REPLACED" in caplog.text
+    driver.commits += 1
+    assert bodies_of(driver.rows(200)) == numbers(200, 5000), "each row of the new stream comes once"
+
+
 def test_equal_messages_are_told_apart_by_their_properties(streams: Streams) -> None:
     def publish(count: int, first: int) -> None:
         with streams.connect() as client:

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from amqp_core.errors import AmqpError
 from amqp_spark.arrow.decode import Chunk
 from amqp_spark.datasource.kept_alive import KeptAlive
-from amqp_spark.datasource.log.positions import agrees, lost, replaced
+from amqp_spark.datasource.log.positions import is_same, lost, replaced
 from amqp_spark.datasource.log.probe import FIRST, SURE_SECONDS, LogProbe, subscribe
 from amqp_spark.datasource.log.retries import LogRetries
 from amqp_spark.error_conditions import SparkCondition
@@ -42,12 +42,12 @@ SILENT_SECONDS: Final = 60.0
 
 @dataclass(frozen=True)
 class LogPartition(InputPartition):
-    """The messages ``[begin, end)`` of a log. ``digest``: of the last one, in hexadecimal, if it is known."""
+    """The messages ``[begin, end)`` of a log, and where the batch ends that they are a part of, if that is known."""
 
     log: str
     begin: int
     end: int
-    digest: str | None = None
+    batch_end: LogOffset | None = None
 
     value = None
 
@@ -68,7 +68,7 @@ class RangeReader:
         self._log = part.log
         self._at = part.begin
         self._end = part.end
-        self._digest = part.digest
+        self._batch_end = part.batch_end
         self._options = options
         self._columns = columns
         self._connector = connector
@@ -103,6 +103,9 @@ class RangeReader:
                 time.sleep(delay)
 
     def _session(self, client: Client) -> Iterator[pa.RecordBatch]:
+        if self._is_gone(client):
+            self._at = self._end
+            return
         runs = self._runs(client)
         self._pending = None
         with KeptAlive(client) as kept:
@@ -125,8 +128,6 @@ class RangeReader:
             low, high = run.low + at - run.offset, min(run.high, run.low + self._end - run.offset)
             if low >= high:
                 continue
-            if run.offset + high - run.low == self._end:
-                self._check_last(client, run.block, high - 1)
             ends = run.block.ends
             begin = ends[low - 1] if low else 0
             yield Chunk.of(
@@ -136,10 +137,16 @@ class RangeReader:
             )
             at = run.offset + high - run.low
 
-    def _check_last(self, client: Client, block: Block, index: int) -> None:
-        """The log may have been made again since the range was planned."""
-        if not agrees(self._entry(client, block, index).digest, self._digest):
-            replaced(self._log, self._end, fail=self._options.fail_on_data_loss)
+    def _is_gone(self, client: Client) -> bool:
+        """Whether the log was made again since the range was planned; asked over each connection, before its first row.
+
+        Every range of a batch asks for the end of the batch, since only the last range reads up to it.
+        """
+        end = self._batch_end
+        if end is None or end.digest is None or is_same(LogProbe(client), self._log, end):
+            return False
+        replaced(self._log, end.offset, fail=self._options.fail_on_data_loss)
+        return True
 
     def _runs(self, client: Client) -> Iterator[_Run]:
         """Cut what arrives where offsets are left out."""
@@ -203,7 +210,6 @@ class RangeReader:
         return found
 
 
-def partition_of(part: LogRange, end: LogOffset | None = None) -> LogPartition:
-    """The partition that reads a range, of a batch that ends at ``end``."""
-    digest = end.digest if end is not None and end.offset == part.end else None
-    return LogPartition(part.log, part.begin, part.end, digest)
+def partition_of(part: LogRange, batch_end: LogOffset | None = None) -> LogPartition:
+    """The partition that reads a range, of a batch that ends there."""
+    return LogPartition(part.log, part.begin, part.end, batch_end)
