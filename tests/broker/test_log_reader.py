@@ -372,6 +372,24 @@ def test_a_logged_batch_of_a_stream_that_was_made_again_is_empty(
     assert bodies_of(row for batch in again.batches for row in batch) == numbers(count, 5000)
 
 
+@pytest.mark.parametrize("count", [pytest.param(5, marks=pytest.mark.thorough), 200])
+def test_the_first_logged_batch_of_a_stream_that_was_made_again_is_empty(
+    streams: Streams, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins at offset 0, where all streams are the same; only its end tells."""
+    monkeypatch.setattr(positions, "SURE_SECONDS", 3.0)
+    streams.publish(numbers(100))
+    driver = streams.log_driver(maxMessagesPerTrigger=100)
+    driver.trigger(fail=True)
+    streams.remade()
+    streams.publish(numbers(count, 5000))
+    again = streams.log_driver(driver, failOnDataLoss="false")
+    assert again.restart_batch() == []
+    assert again.last_partitions == [], "no task waits for messages that will not come"
+    again.until(lambda rows: len(rows) == count)
+    assert bodies_of(row for batch in again.batches for row in batch) == numbers(count, 5000)
+
+
 def test_a_range_of_a_stream_that_is_made_again_before_it_is_read(streams: Streams) -> None:
     streams.publish(numbers(100))
     reader = AmqpLogStreamReader(streams.options(), streams.plan())

@@ -115,7 +115,7 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         crashpoints.reached(crashpoints.LOGGED_BEFORE_PARTITIONS)
         starts, ends = (parse_log_offsets(each, self._options.queues) for each in (start, end))
         if ends != self._planned:  # a batch that was logged before a restart
-            starts = self._ask(lambda probe: self._readable(probe, starts))
+            starts = self._ask(lambda probe: self._readable(probe, starts, ends))
         ranges = [LogRange(log, starts[log].offset, ends[log].offset) for log in starts if log in ends]
         pieces = [piece for each in ranges if each.messages > 0 for piece in cut(each, self._options.num_partitions)]
         crashpoints.reached(crashpoints.PARTITIONS_RETURNED)
@@ -165,12 +165,21 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._verified = self._broker.sessions
         return found
 
-    def _readable(self, probe: LogProbe, starts: dict[str, LogOffset]) -> dict[str, LogOffset]:
-        """The starts of a batch without logs that were made again since: what it had of them is gone."""
-        fail = self._options.fail_on_data_loss
-        same = {log: start for log, start in starts.items() if is_same(probe, log, start)}
-        for log in starts.keys() - same.keys():
-            replaced(log, starts[log].offset, fail=fail)
+    def _readable(
+        self, probe: LogProbe, starts: dict[str, LogOffset], ends: dict[str, LogOffset]
+    ) -> dict[str, LogOffset]:
+        """The starts of a batch without logs that were made again since: what it had of them is gone.
+
+        The end is looked at, too: every log is the same one before its first message.
+        """
+        same: dict[str, LogOffset] = {}
+        for log, start in starts.items():
+            marks = dict.fromkeys((start, ends.get(log, start)))
+            other = next((mark for mark in marks if not is_same(probe, log, mark)), None)
+            if other is None:
+                same[log] = start
+                continue
+            replaced(log, other.offset, fail=self._options.fail_on_data_loss)
             self._verified = 0  # the next batch begins with the first message of the new one
         return same
 
