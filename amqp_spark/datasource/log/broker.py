@@ -39,13 +39,15 @@ class LogBroker:
         self.sessions = 0
         """Connections so far."""
 
-    def ask(self, question: Callable[[LogProbe], T]) -> T:
+    def ask(self, question: Callable[[LogProbe], T], *, known: bool = False) -> T:
         """Call ``question`` with a probe and return its result; after a lost connection, connect and call it again.
+
+        ``known``: the logs were there before, as a checkpoint says.
 
         Raises:
             AmqpError: it cannot be answered, or the broker cannot be reached within the allowed attempts.
         """
-        retries = LogRetries("the streams", self._options, known=self._known)
+        retries = LogRetries("the streams", self._options, known=known)
         while True:
             try:
                 kept, probe = self._connected()
@@ -54,6 +56,7 @@ class LogBroker:
             except AmqpError as error:
                 self._hosts.lost()
                 self.close()
+                retries.known = known or self._known
                 delay = retries.pause_after(error)
                 if delay is None:
                     raise

@@ -28,16 +28,12 @@ def _has_no_replica(error: AmqpError) -> bool:
     return isinstance(error, CommandFailed) and _NO_REPLICA.search(str(error)) is not None
 
 
-def _may_come_back(error: AmqpError) -> bool:
-    return _has_no_replica(error) or isinstance(error, NotFound | ResourceDeleted)
-
-
 class LogRetries:
     """Attempts of one user of logs. A log that was there may be unknown for some seconds: RabbitMQ restarts, or another
-    of its nodes becomes the leader, for which it also cancels consumers. A node without a replica of the log cannot
-    read it: then each other host of the URL is tried at once.
+    of its nodes becomes the leader, for which it also cancels consumers. A node without a running replica of the log
+    cannot read it: then each other host of the URL is tried at once.
 
-    ``known``: whether the logs were there before.
+    ``known``: whether the logs were there before. A node without a replica has said so itself.
     """
 
     def __init__(self, user: str, options: SourceOptions, *, known: bool) -> None:
@@ -52,11 +48,12 @@ class LogRetries:
         """The seconds until the next attempt; ``None``: give up. ``worked``: something was received before."""
         if worked:
             self._untried = self._others
-        if _has_no_replica(error) and self._untried:
+        without_replica = _has_no_replica(error)
+        if without_replica and self._untried:
             self._untried -= 1
             _log.info("%s: %s; the next host of the URL follows", self._user, error)
             return 0.0
-        if not self.known or not _may_come_back(error):
+        if not (without_replica or (self.known and isinstance(error, NotFound | ResourceDeleted))):
             self._missing_since = None
             return self._policy.pause_after(error, worked=worked)
         now = monotonic()

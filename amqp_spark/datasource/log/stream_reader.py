@@ -101,7 +101,7 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         starts = parse_log_offsets(start, self._options.queues)
         self._pace.begun({log: each.offset for log, each in starts.items()})
-        ends = self._ask(lambda probe: self._plan(probe, starts))
+        ends = self._ask(lambda probe: self._plan(probe, starts), known=bool(starts))
         if ends == starts:
             return start
         self._last_batch = time.monotonic()
@@ -115,7 +115,7 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         crashpoints.reached(crashpoints.LOGGED_BEFORE_PARTITIONS)
         starts, ends = (parse_log_offsets(each, self._options.queues) for each in (start, end))
         if ends != self._planned:  # a batch that was logged before a restart
-            starts = self._ask(lambda probe: self._readable(probe, starts, ends))
+            starts = self._ask(lambda probe: self._readable(probe, starts, ends), known=True)
         ranges = [LogRange(log, starts[log].offset, ends[log].offset) for log in starts if log in ends]
         pieces = [piece for each in ranges if each.messages > 0 for piece in cut(each, self._options.num_partitions)]
         crashpoints.reached(crashpoints.PARTITIONS_RETURNED)
@@ -139,11 +139,11 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._broker.close()
             self._broker = None
 
-    def _ask(self, question: Callable[[LogProbe], T]) -> T:
+    def _ask(self, question: Callable[[LogProbe], T], *, known: bool = False) -> T:
         if self._broker is None:
             self._watch = driver_env.watch_parent()
             self._broker = LogBroker(self._options, self._connector)
-        return self._broker.ask(question)
+        return self._broker.ask(question, known=known)
 
     def _starts(self, probe: LogProbe, logs: Sequence[str]) -> dict[str, LogOffset]:
         positions = self._options.starting_offsets
