@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import locale
 import os
 import signal
 import sys
+import tempfile
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -44,6 +46,22 @@ def schema_of(ddl: str) -> StructType:
     return schema
 
 
+def check_temporary_directory() -> None:
+    """Java reads file names in the encoding of the locale; PySpark waits for ever for a file that Java cannot make.
+
+    Raises:
+        CommandLineError: the temporary directory has no name in that encoding.
+    """
+    directory, encoding = tempfile.gettempdir(), locale.getencoding()
+    try:
+        directory.encode(encoding)
+    except UnicodeEncodeError:
+        raise CommandLineError(
+            f"Java cannot use the temporary directory {directory!r}: the locale has no such characters ({encoding})",
+            "Set LC_ALL=C.UTF-8, or TMPDIR to a directory with another name",
+        ) from None
+
+
 def spark_session(
     name: str, conf: Mapping[str, str], master: str | None, *, verbose: bool = False
 ) -> tuple[SparkSession, bool]:
@@ -59,6 +77,8 @@ def spark_session(
     from amqp_spark import register  # noqa: PLC0415
 
     new = SparkSession.getActiveSession() is None
+    if new:
+        check_temporary_directory()
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.command_line import Parser
 from amqp_spark.cli import EXIT_DONE, EXIT_FAILED, CommandLineError, Signals, fail
+from amqp_spark.cli.spark import check_temporary_directory
 from amqp_spark.demo.demonstration import LOG, demonstrate
 from amqp_spark.demo.java import JavaMissing, require_java
 from amqp_spark.demo.quiet_spark import end_of
@@ -71,6 +72,7 @@ def run(arguments: argparse.Namespace, title: str, broker: Callable[[], Abstract
     """
     try:
         require_java()
+        check_temporary_directory()
         directory = _directory(arguments.keep)
     except JavaMissing as error:
         sys.stderr.write(f"{_PROGRAM}: error: {error}\n")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +16,7 @@ from amqp_spark.cli.spark import spark_session
 pytestmark = [pytest.mark.spark]
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import FrameType
 
 
@@ -35,3 +39,21 @@ def test_sparks_handler_of_sigint_does_not_stay(spark: SparkSession, monkeypatch
         assert signal.getsignal(signal.SIGINT) is before
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(
+    "command", [["demo"], ["publish", "--url", "amqp://h", "--routing-key", "q", "--sql", "select 1"]]
+)
+def test_a_temporary_directory_that_java_cannot_use(command: list[str], tmp_path: Path) -> None:
+    place = tmp_path / "größe"
+    place.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "amqp_spark", *command],
+        env=os.environ | {"LC_ALL": "C", "TMPDIR": str(place)},
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 2, done.stderr
+    assert b"Java cannot use the temporary directory" in done.stderr
+    assert b"Set LC_ALL=C.UTF-8" in done.stderr
