@@ -11,7 +11,7 @@ from amqp_core.broker.rights import Rights
 from amqp_core.broker.users_file import User
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 DEFAULT_LOGIN: Final = ("guest", "guest")
 ANONYMOUS_USER: Final = "guest"
@@ -42,6 +42,7 @@ class Logins:
         self._allow_anonymous = allow_anonymous
         self._key = secrets.token_bytes(32)
         """Of this process: what is made with it says nothing outside."""
+        self._salt_key = _salt_key(self._users.values())
         self._verified: dict[str, bytes] = {}
         self._is_slow = any(user.secret is not None and user.secret.is_slow for user in self._users.values())
         # stands for those who do not exist: to check its password takes as long as any
@@ -84,7 +85,7 @@ class Logins:
         user = self._users.get(name)
         if user is not None and user.secret is not None:
             return user.secret.scram, True
-        salt = hmac.digest(self._key, b"salt\0" + name.encode("utf-8", "replace"), "sha256")[:_FAKE_SALT_BYTES]
+        salt = hmac.digest(self._salt_key, name.encode("utf-8", "replace"), "sha256")[:_FAKE_SALT_BYTES]
         return self._nobody.scram._replace(salt=salt), False
 
     def may_come_from(self, name: str, *, loopback: bool) -> bool:
@@ -106,3 +107,11 @@ class Logins:
     def _proof(self, name: str, password: str) -> bytes:
         text = f"{len(name)}:{name}{password}".encode("utf-8", "replace")
         return hmac.digest(self._key, text, "sha256")
+
+
+def _salt_key(users: Iterable[User]) -> bytes:
+    """For the salts of names that are not there: as those of users, they are the same after a restart."""
+    kept = [user.secret.scram.stored_key for user in users if user.secret is not None and user.secret.is_slow]
+    if not kept:
+        return secrets.token_bytes(32)
+    return hmac.digest(b"".join(sorted(kept)), b"salts of unknown names", "sha256")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from amqp_core.broker import passwords
 from amqp_core.broker.login import Caller, Check, ServerLogin
 from amqp_core.broker.logins import Logins
-from amqp_core.broker.passwords import HashedPassword, ScramKeys
+from amqp_core.broker.passwords import HashedPassword, ScramKeys, hashed
 from amqp_core.broker.scram import ServerScram
 from amqp_core.broker.users_file import User
 from amqp_core.broker.v0_9.login import PASSWORDS
@@ -145,6 +145,11 @@ def test_scram_does_not_tell_who_exists() -> None:
     assert unknown == again, "the salt stays"
     assert [len(part) for part in real.split(",")] == [len(part) for part in unknown.split(",")]
     assert real.rpartition(",")[2] == unknown.rpartition(",")[2], "as many iterations"
+    users = {"carol": User(hashed("x"))}
+    before, after = (Logins(users=users).scram("nobody")[0].salt for _ in range(2))
+    assert before == after, "the salt of a user is the same after a restart, too"
+    others = {"carol": User(hashed("x"))}
+    assert Logins(users=others).scram("nobody")[0].salt != before, "it needs the file"
 
 
 def test_external_is_for_those_with_a_certificate() -> None:
