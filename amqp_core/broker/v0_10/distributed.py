@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqp_core.broker.model.virtual_host import VirtualHost
+    from amqp_core.broker.rights import Rights
 
 _STATUS: Final = {
     Outcome.OK: spec.DtxXaStatus.XA_OK,
@@ -21,23 +22,25 @@ _STATUS: Final = {
 
 
 class Distributed:
-    """The commands of class dtx; any session may resolve any branch of its virtual host.
+    """The commands of class dtx. A session may resolve any branch of its virtual host whose work its login may do.
 
     Args:
         session: whom branches know by identity.
         clock: the time of the model, in seconds.
+        rights: of the login.
 
     Attributes:
         selected: whether dtx.select was sent; the session sets it.
         active: the branch that transfers and accepts of the session belong to.
     """
 
-    def __init__(self, host: VirtualHost, session: object, clock: Callable[[], float]) -> None:
+    def __init__(self, host: VirtualHost, session: object, clock: Callable[[], float], rights: Rights) -> None:
         self.selected = False
         self.active: Branch | None = None
         self._branches = host.branches
         self._session = session
         self._clock = clock
+        self._rights = rights
 
     def leave(self) -> None:
         """The session ends: what it is associated with is rolled back."""
@@ -58,6 +61,7 @@ class Distributed:
         if command.resume:
             branch, outcome = self._branches.resume(xid, self._session)
         else:
+            self._may_do(xid)
             branch, outcome = self._branches.start(xid, self._session, join=command.join, now=self._clock())
         if outcome is Outcome.OK:
             self.active = branch
@@ -75,15 +79,16 @@ class Distributed:
 
     def prepare(self, command: spec.DtxPrepare) -> spec.XaResult:
         """dtx.prepare."""
-        return _result(self._branches.prepare(_xid(command.xid), self._clock()))
+        return _result(self._branches.prepare(self._may_do(_xid(command.xid)), self._clock()))
 
     def commit(self, command: spec.DtxCommit) -> spec.XaResult:
         """dtx.commit."""
-        return _result(self._branches.commit(_xid(command.xid), self._clock(), one_phase=command.one_phase))
+        xid = self._may_do(_xid(command.xid))
+        return _result(self._branches.commit(xid, self._clock(), one_phase=command.one_phase))
 
     def rollback(self, command: spec.DtxRollback) -> spec.XaResult:
         """dtx.rollback."""
-        return _result(self._branches.rollback(_xid(command.xid)))
+        return _result(self._branches.rollback(self._may_do(_xid(command.xid))))
 
     def forget(self, command: spec.DtxForget) -> None:
         """dtx.forget: for branches that were completed by a heuristic decision, which this broker never makes."""
@@ -96,7 +101,21 @@ class Distributed:
 
     def set_timeout(self, command: spec.DtxSetTimeout) -> None:
         """dtx.set-timeout."""
-        self._branches.set_timeout(_xid(command.xid), command.timeout or 0, self._clock())
+        self._branches.set_timeout(self._may_do(_xid(command.xid)), command.timeout or 0, self._clock())
+
+    def _may_do(self, xid: Xid) -> Xid:
+        """The name of a branch, if the login has the rights for all that it publishes and accepts.
+
+        Raises:
+            Refused: UNAUTHORIZED.
+        """
+        branch = self._branches.by_xid.get(xid)
+        if branch is not None:
+            for exchange in {message.exchange for message, _ in branch.published}:
+                self._rights.publish(exchange)
+            for queue in {entry.queue.name for entry in branch.accepted}:
+                self._rights.consume(queue)
+        return xid
 
     def recover(self, _: spec.DtxRecover) -> spec.DtxRecoverResult:
         """dtx.recover: the prepared branches of the virtual host."""

@@ -52,7 +52,7 @@ class ServerSession:
         self._subscriptions: dict[str, SessionSubscription] = {}
         self._deliveries = Deliveries()
         self._transaction: Transaction | None = None
-        self._distributed = Distributed(self._host, self, lambda: connection.now)
+        self._distributed = Distributed(self._host, self, lambda: connection.now, connection.rights)
         self._flushing: SessionSubscription | None = None
         self._flush: CommandReceived | None = None
         self._waiting: deque[CommandReceived | CommandUnknown] = deque()

@@ -140,6 +140,52 @@ def test_a_command_needs_these_rights_and_no_others(command: spec.Command, needs
         assert found.description == f"{right} access to {kind} '{name}' in vhost '/' refused for user 'carol'"
 
 
+XID = spec.Xid(1, b"job", b"1")
+RESOLVING = [spec.DtxCommit(XID), spec.DtxRollback(XID), spec.DtxSetTimeout(XID, 5)]
+WORK = [a("write", "exchange x"), a("read", "queue q")]
+
+
+def resolved(command: spec.Command, needs: list[Need]) -> tuple[list[spec.ExecutionException], bool]:
+    """The exceptions of a command for another's prepared branch, which publishes to x and accepts from q; and whether
+    the branch is still there."""
+    world = World()
+    users = {
+        "guest": User(ClearPassword("guest")),
+        "carol": User(ClearPassword("secret"), Grants(patterns_for(needs))),
+    }
+    world.logins = Logins(users=users)
+    owner = world.connect()
+    owner.attach(name=b"owner")
+    owner.call(spec.QueueDeclare(queue="q"))
+    owner.call(spec.ExchangeDeclare(exchange="x", type="topic"))
+    owner.call(spec.ExchangeBind(queue="q", exchange="x", binding_key="q"))
+    owner.publish(b"taken")
+    owner.call(spec.DtxSelect())
+    owner.ask(spec.DtxStart(XID), spec.XaResult)
+    owner.publish(b"sent", exchange="x")
+    owner.subscribe()
+    owner.flow()
+    owner.call(spec.MessageAccept(transfers=[(command_id, command_id) for command_id, *_ in owner.transfers]))
+    owner.ask(spec.DtxEnd(XID), spec.XaResult)
+    owner.ask(spec.DtxPrepare(XID), spec.XaResult)
+    peer: Peer = world.connect("carol", "secret")
+    peer.attach()
+    peer.call(spec.DtxSelect())
+    peer.call(command)
+    return peer.received(spec.ExecutionException), bool(world.host.branches.prepared)
+
+
+@pytest.mark.parametrize("command", RESOLVING, ids=lambda value: value.NAME)
+def test_a_branch_is_resolved_by_whoever_may_do_its_work(command: spec.Command) -> None:
+    errors, is_there = resolved(command, WORK)
+    assert (errors, is_there) == ([], isinstance(command, spec.DtxSetTimeout))
+    for missing in WORK:
+        (found,), is_there = resolved(command, [each for each in WORK if each != missing])
+        assert found.error_code == spec.ExecutionErrorCode.UNAUTHORIZED_ACCESS
+        assert f"{missing[0]} access to {missing[1]} '{missing[2]}'" in (found.description or "")
+        assert is_there
+
+
 @pytest.mark.parametrize("right", ["configure", "write", "read"])
 def test_any_right_is_enough_to_see_something(right: str) -> None:
     queue, exchange = a(right, "queue q"), a(right, "exchange x")
