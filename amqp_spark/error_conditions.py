@@ -132,6 +132,12 @@ class SparkCondition(Condition):
         "Stream {stream!r} has another message before offset {offset} than the one that was read: it was deleted and "
         "made again.",
         "Use a new checkpoint location, or set failOnDataLoss=false to begin with the first message of the new one.")
+    LOG_TOO_SHORT = (
+        "Stream {stream!r} ends before offset {offset}, which was reached: it was deleted and made again, or the node "
+        "lags behind.",
+        "Start the query again; if the stream was made again, use a new checkpoint location or failOnDataLoss=false.",
+        "Before this error the source asks each host of the URL, and goes on asking for 30 seconds. With "
+        "failOnDataLoss=false it then takes the stream for another one.")
     LOG_ENDS_EARLY = (
         "Stream {stream!r} has sent nothing from offset {at} on for {seconds:g} s, and the batch ends at {end}.",
         "Was the stream deleted and made again? Then use a new checkpoint location; else start the query again.")

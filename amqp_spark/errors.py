@@ -67,6 +67,18 @@ class LogError(AmqpSparkError):
     """A stream of RabbitMQ cannot be read as asked: it is none, messages are gone, or it was made again."""
 
 
+class LogTooShort(LogError):
+    """A stream ends before an offset that was reached: it was made again, or this node of the cluster lags behind."""
+
+    def __init__(self, log: str, offset: int) -> None:
+        super().__init__(log, offset)
+        self.log = log
+        self.offset = offset
+
+    def __str__(self) -> str:
+        return SparkCondition.LOG_TOO_SHORT(stream=self.log, offset=self.offset)
+
+
 class StateError(AmqpSparkError):
     """The state of exactly-once is missing, in use, foreign, or does not match the checkpoint or the batch."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -140,6 +140,50 @@ def test_a_stream_is_read_where_it_has_a_replica(cluster: RabbitMQCluster) -> No
     place.publish(numbers(100))
     assert [row[2] for row in place.read()] == numbers(100)
     place.close()
+
+
+@contextmanager
+def lagging(cluster: RabbitMQCluster, log: str, leader: RabbitMQNode) -> Iterator[None]:
+    """The leader of a stream sends nothing more to one of its two replicas."""
+    senders = "[P || {_, P, _, _} <- supervisor:which_children(osiris_replica_reader_sup), "
+    senders += f'string:find(lists:flatten(io_lib:format("~0p", [sys:get_state(P)])), "{log}") =/= nomatch]'
+    leader.evaluate(f"sys:suspend(hd(lists:sort({senders})))")
+    try:
+        yield
+    finally:
+        leader.evaluate(f"sys:resume(hd(lists:sort({senders})))")
+
+
+def replica_end(node: RabbitMQNode, log: str) -> str:
+    """The last offset that the replica of a stream has on a node."""
+    counters = "maps:to_list(osiris_counters:overview())"
+    has = f'string:find(lists:flatten(io_lib:format("~0p", [Name])), "{log}") =/= nomatch'
+    return node.evaluate(f"[{{maps:get(offset, C)}} || {{{{osiris_replica, Name}}, C}} <- {counters}, {has}]")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_replica_that_lags_behind_is_no_other_stream(cluster: RabbitMQCluster, fails: str) -> None:
+    """The leader suspended the sender to one replica; the stream goes on with the other one, since two are a majority.
+    A query starts again, and its URL names the node first that lags."""
+    with closing(Streams(cluster.url(), cluster.username, cluster.password)) as place:
+        place.declare()
+        leader = cluster.leader_of(place.queue)
+        cluster.wait_for_replicas(place.queue)
+        place.address = cluster.url(first=leader)
+        place.publish(numbers(100))
+        driver = place.log_driver()
+        driver.rows(100)
+        cluster.wait_for_replicas(place.queue)
+        with lagging(cluster, place.queue, leader):
+            place.publish(numbers(100, 100))
+            assert [row[2] for row in driver.trigger_until_rows()] == numbers(100, 100)
+            others = [node for node in cluster.nodes if node is not leader]
+            behind = next(node for node in others if replica_end(node, place.queue) == "[{99}]")
+            place.address = cluster.url(first=behind)
+            again = place.log_driver(driver, failOnDataLoss=fails)
+            place.publish(numbers(50, 200))
+            assert [row[2] for row in again.trigger_until_rows()] == numbers(50, 200)
 
 
 @pytest.mark.thorough

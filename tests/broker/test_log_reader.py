@@ -19,7 +19,7 @@ from amqp_core.v0_9.messages import Message
 from amqp_core.v0_9.spec import BasicProperties
 from amqp_spark.compat import ReadAllAvailable
 from amqp_spark.connect import connect
-from amqp_spark.datasource.log import positions, range_reader
+from amqp_spark.datasource.log import range_reader, retries
 from amqp_spark.datasource.log.batch_reader import AmqpLogBatchReader
 from amqp_spark.datasource.log.stream_reader import AmqpLogStreamReader
 from amqp_spark.errors import LogError, OffsetError, UnsupportedModeError
@@ -252,14 +252,33 @@ def test_trigger_once_is_refused(streams: Streams) -> None:
 
 
 @pytest.mark.thorough
-def test_a_stream_that_is_made_again_while_the_query_runs_is_noticed(streams: Streams) -> None:
+@pytest.mark.parametrize(("count", "text"), [(10, "AMQP_LOG_TOO_SHORT"), (30, "AMQP_LOG_REPLACED")])
+def test_a_stream_that_is_made_again_while_the_query_runs_is_noticed(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, count: int, text: str
+) -> None:
+    monkeypatch.setattr(retries, "RECOVERY_SECONDS", 2.0)
     streams.publish(numbers(20))
     driver = streams.log_driver()
     driver.rows(20)
     assert driver.trigger() is None
     streams.remade()
+    streams.publish(numbers(count, 5000))
+    with pytest.raises(LogError, match=text):
+        driver.until(lambda rows: len(rows) > 20)
+
+
+@pytest.mark.thorough
+def test_a_stream_that_is_made_again_while_a_batch_runs_and_is_shorter_is_noticed(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream is not watched meanwhile, so the broker does not say that it is deleted."""
+    monkeypatch.setattr(retries, "RECOVERY_SECONDS", 2.0)
+    streams.publish(numbers(20))
+    driver = streams.log_driver()
+    driver.rows(20)
+    streams.remade()
     streams.publish(numbers(10))
-    with pytest.raises(LogError, match="AMQP_LOG_REPLACED"):
+    with pytest.raises(LogError, match="AMQP_LOG_TOO_SHORT"):
         driver.until(lambda rows: len(rows) > 20)
 
 
@@ -357,14 +376,14 @@ def test_a_stream_that_is_made_again_may_be_lost_while_the_query_runs(streams: S
 def test_a_logged_batch_of_a_stream_that_was_made_again_is_empty(
     streams: Streams, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(positions, "SURE_SECONDS", 3.0)
+    monkeypatch.setattr(retries, "RECOVERY_SECONDS", 2.0)
     streams.publish(numbers(100))
     driver = streams.log_driver(maxMessagesPerTrigger=50)
     driver.trigger_until_rows()
     driver.trigger(fail=True)
     streams.remade()
     streams.publish(numbers(count, 5000))
-    with pytest.raises(LogError, match=r"AMQP_LOG_REPLACED"):
+    with pytest.raises(LogError, match="AMQP_LOG_TOO_SHORT" if count < 50 else "AMQP_LOG_REPLACED"):
         streams.log_driver(driver).restart_batch()
     again = streams.log_driver(driver, failOnDataLoss="false")
     assert again.restart_batch() == []
@@ -377,7 +396,7 @@ def test_the_first_logged_batch_of_a_stream_that_was_made_again_is_empty(
     streams: Streams, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It begins at offset 0, where all streams are the same; only its end tells."""
-    monkeypatch.setattr(positions, "SURE_SECONDS", 3.0)
+    monkeypatch.setattr(retries, "RECOVERY_SECONDS", 2.0)
     streams.publish(numbers(100))
     driver = streams.log_driver(maxMessagesPerTrigger=100)
     driver.trigger(fail=True)
@@ -415,19 +434,21 @@ def test_each_range_of_a_batch_notices_that_the_stream_was_made_again(streams: S
         driver.read([first])
 
 
+@pytest.mark.parametrize(("count", "text"), [(200, "AMQP_LOG_REPLACED"), (5, "AMQP_LOG_TOO_SHORT")])
 def test_a_range_of_a_stream_that_was_made_again_may_be_lost_and_does_not_bring_rows_of_the_new_one(
-    streams: Streams, caplog: pytest.LogCaptureFixture
+    streams: Streams, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, count: int, text: str
 ) -> None:
+    monkeypatch.setattr(retries, "RECOVERY_SECONDS", 2.0)
     streams.publish(numbers(100))
     driver = streams.log_driver(failOnDataLoss="false", maxMessagesPerTrigger=100)
     driver.offsets.append(driver.latest())
     ranges = driver.reader.partitions(driver.start, driver.offsets[-1])
     streams.remade()
-    streams.publish(numbers(200, 5000))
+    streams.publish(numbers(count, 5000))
     assert driver.read(ranges) == []
-    assert "AMQP_LOG_REPLACED" in caplog.text
+    assert text in caplog.text
     driver.commits += 1
-    assert bodies_of(driver.rows(200)) == numbers(200, 5000), "each row of the new stream comes once"
+    assert bodies_of(driver.rows(count)) == numbers(count, 5000), "each row of the new stream comes once"
 
 
 def test_equal_messages_are_told_apart_by_their_properties(streams: Streams) -> None:
@@ -480,13 +501,17 @@ def lag_of(driver: Driver) -> int:
 
 
 @pytest.mark.thorough
-def test_a_stream_that_was_made_again_and_is_shorter_is_noticed(streams: Streams) -> None:
+@pytest.mark.parametrize("count", [0, 5])
+def test_a_stream_that_was_made_again_and_is_shorter_is_noticed(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(retries, "RECOVERY_SECONDS", 2.0)
     streams.publish(numbers(100))
     driver = streams.log_driver()
     driver.rows(100)
     streams.remade()
-    streams.publish(numbers(5))
-    with pytest.raises(LogError, match="AMQP_LOG_REPLACED"):
+    streams.publish(numbers(count))
+    with pytest.raises(LogError, match=r"AMQP_LOG_TOO_SHORT.*ends before offset 100"):
         streams.log_driver(driver).trigger()
 
 

@@ -16,7 +16,7 @@ from amqp_spark.datasource.log import probe as probe_module
 from amqp_spark.datasource.log.offsets import LogOffset
 from amqp_spark.datasource.log.probe import EMPTY_SECONDS, SURE_SECONDS, LogProbe
 from amqp_spark.datasource.log.range_reader import LogPartition, RangeReader
-from amqp_spark.errors import LogError
+from amqp_spark.errors import LogError, LogTooShort
 from amqp_spark.options import SourceOptions
 from amqp_spark.options.log_positions import Edge, Since
 from tests.support.clock import Clock
@@ -43,6 +43,11 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str | int, floa
 def counting(monkeypatch: pytest.MonkeyPatch, *, filled: bool) -> None:
     """Whether the broker counts messages in the log."""
     monkeypatch.setattr(LogProbe, "is_filled", lambda _probe, _log: filled)
+
+
+def ending(monkeypatch: pytest.MonkeyPatch, end: int) -> None:
+    """The end of the log, as the last message tells; 0: the broker does not send it."""
+    monkeypatch.setattr(LogProbe, "end", lambda _probe, _log, *, certain: end)
 
 
 def late(since: str | int, patience_s: float) -> LogEntry | None:
@@ -81,9 +86,40 @@ def test_no_answer_is_no_proof_that_there_never_were_any(monkeypatch: pytest.Mon
 def test_a_checkpoint_does_not_go_on_across_messages_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, late)
     counting(monkeypatch, filled=True)
+    ending(monkeypatch, 0)
     start = LogOffset(20, DIGEST.hex())
     with pytest.raises(LogError, match=r"AMQP_LOG_DATA_LOST\] Messages 20 to 900"):
         positions.checked(LogProbe(cast("Any", None)), "s", start, fail_on_data_loss=True)
+
+
+def same(monkeypatch: pytest.MonkeyPatch, messages: range, *, slow: bool = False, may_lag: bool = True) -> bool:
+    """Whether a log of these messages is the one that was read up to offset 100, whose last digest was zeros."""
+    found = LogEntry(max(99, messages.start), DIGEST) if messages.stop > 99 else None
+    answering(monkeypatch, lambda _since, patience_s: None if slow and patience_s < SURE_SECONDS else found)
+    ending(monkeypatch, 0 if slow else messages.stop)
+    counting(monkeypatch, filled=bool(messages))
+    return positions.is_same(LogProbe(cast("Any", None)), "s", LogOffset(100, DIGEST.hex()), may_lag=may_lag)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_log_that_ends_early_is_neither_the_same_nor_another_one(
+    monkeypatch: pytest.MonkeyPatch, *, slow: bool
+) -> None:
+    """A node of a cluster whose replica lags behind has no message there yet."""
+    assert same(monkeypatch, range(150), slow=slow)
+    assert same(monkeypatch, range(120, 150), slow=slow), "the message was removed"
+    for messages in (range(50), range(0)):
+        with pytest.raises(LogTooShort, match=r"AMQP_LOG_TOO_SHORT\] Stream 's' ends before offset 100"):
+            same(monkeypatch, messages, slow=slow)
+        assert not same(monkeypatch, messages, slow=slow, may_lag=False)
+
+
+def test_a_node_that_lags_is_asked_again_although_it_may_send_the_message_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What did not come before the node sent its last message may have come since."""
+    answers = [None, LogEntry(99, DIGEST)]
+    answering(monkeypatch, lambda *_: answers.pop(0))
+    ending(monkeypatch, 150)
+    assert positions.is_same(LogProbe(cast("Any", None)), "s", LogOffset(100, DIGEST.hex()))
 
 
 @pytest.mark.parametrize(("filled", "first"), [(True, 900), (False, 0)])

@@ -12,6 +12,7 @@ from amqp_spark.datasource.log import retries as retries_module
 from amqp_spark.datasource.log.broker import LogBroker
 from amqp_spark.datasource.log.retries import RECOVERY_SECONDS, LogRetries
 from amqp_spark.datasource.log.stream_reader import AmqpLogStreamReader
+from amqp_spark.errors import LogTooShort
 from amqp_spark.options import SourceOptions
 from tests.broker.log_support import log_plan
 from tests.support.clock import Clock
@@ -38,7 +39,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.mark.parametrize(
     ("error", "known", "again"),
     [(NO_REPLICA, False, True), (OLD_NO_REPLICA, False, True), (MISSING, False, False), (NO_REPLICA, True, True),
-     (MISSING, True, True)],
+     (MISSING, True, True), (LogTooShort("s", 100), False, True)],
 )  # fmt: skip
 def test_a_log_that_exists_is_tried_again_for_a_while(
     clock: Clock, error: AmqpError, *, known: bool, again: bool
@@ -48,6 +49,16 @@ def test_a_log_that_exists_is_tried_again_for_a_while(
     clock.now += RECOVERY_SECONDS - 1
     assert (retries.pause_after(error) is not None) == again
     clock.now += 2
+    assert retries.pause_after(error) is None
+
+
+@pytest.mark.parametrize("error", [NO_REPLICA, LogTooShort("s", 100)], ids=["no replica", "lags behind"])
+def test_each_other_host_is_tried_at_once(clock: Clock, error: AmqpError) -> None:
+    options = SourceOptions.parse({"url": "amqp://one,two,three", "queue": "s", "queueType": "stream"})
+    retries = LogRetries("a task", options, known=True)
+    assert [retries.pause_after(error) for _ in range(2)] == [0.0, 0.0]
+    assert retries.pause_after(error), "all three were tried: a pause"
+    clock.now += RECOVERY_SECONDS
     assert retries.pause_after(error) is None
 
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from amqp_spark.datasource.log.offsets import LogOffset
 from amqp_spark.datasource.log.probe import EMPTY_SECONDS, FIRST, SURE_SECONDS
 from amqp_spark.error_conditions import SparkCondition
-from amqp_spark.errors import LogError
+from amqp_spark.errors import LogError, LogTooShort
 from amqp_spark.options.log_positions import Edge, Since
 
 if TYPE_CHECKING:
+    from amqp_core.api import LogEntry
     from amqp_spark.datasource.log.probe import LogProbe
     from amqp_spark.options.log_positions import Position
 
@@ -56,15 +57,33 @@ def marked(probe: LogProbe, log: str, offset: int) -> LogOffset:
     return LogOffset(offset, before.digest.hex())
 
 
-def is_same(probe: LogProbe, log: str, start: LogOffset) -> bool:
-    """Whether the log is the one that was read up to ``start``: it has the message before it, if that is not removed.
+def is_same(probe: LogProbe, log: str, mark: LogOffset, *, may_lag: bool = True) -> bool:
+    """Whether the log is the one that was read up to ``mark``: it has the message before it, if that is not removed.
 
-    A log of equal messages cannot be told from another one of them.
+    A log of equal messages cannot be told from another one of them. A log that ends before ``mark`` may be another one,
+    or this node of a cluster lags behind; if it may not, it is another one.
+
+    Raises:
+        LogTooShort: the log ends before ``mark``; only if ``may_lag``.
     """
-    if not start.offset:
+    if not mark.offset:
         return True
-    before = probe.entry(log, start.offset - 1, SURE_SECONDS)
-    return before is not None and (before.offset != start.offset - 1 or agrees(before.digest, start.digest))
+    before = _sought(probe, log, mark.offset - 1)
+    if before is None:
+        if may_lag:
+            raise LogTooShort(log, mark.offset)
+        return False
+    return before.offset != mark.offset - 1 or agrees(before.digest, mark.digest)
+
+
+def _sought(probe: LogProbe, log: str, offset: int) -> LogEntry | None:
+    """The first message from an offset on, however late it comes; ``None`` if the log ends before it."""
+    found = probe.entry(log, offset)
+    if found is not None:
+        return found
+    if probe.end(log, certain=False):  # the broker answers: what it does not send now it does not have
+        return probe.entry(log, offset)
+    return probe.entry(log, offset, SURE_SECONDS) if probe.is_filled(log) else None
 
 
 def agrees(found: bytes, noted: str | None) -> bool:
@@ -72,14 +91,16 @@ def agrees(found: bytes, noted: str | None) -> bool:
     return noted is None or len(noted) != 2 * len(found) or noted == found.hex()
 
 
-def checked(probe: LogProbe, log: str, start: LogOffset, *, fail_on_data_loss: bool) -> LogOffset:
-    """Where to go on: the start, if the log still has what follows it.
+def checked(probe: LogProbe, log: str, start: LogOffset, *, fail_on_data_loss: bool, may_lag: bool = True) -> LogOffset:
+    """Where to go on: the start, if the log still has what follows it. ``may_lag``: as for :func:`is_same`.
 
     Raises:
+        LogTooShort: the log ends before ``start``; only if ``may_lag``.
         LogError: messages are gone, or the log was made again; unless ``fail_on_data_loss`` is false.
     """
+    same = is_same(probe, log, start, may_lag=may_lag)
     first = first_of(probe, log, SURE_SECONDS if start.offset else EMPTY_SECONDS)
-    if not is_same(probe, log, start):
+    if not same:
         replaced(log, start.offset, fail=fail_on_data_loss)
         return LogOffset(first)
     if first > start.offset:

@@ -17,7 +17,7 @@ from amqp_spark.datasource.log.positions import is_same, lost, replaced
 from amqp_spark.datasource.log.probe import FIRST, SURE_SECONDS, LogProbe, subscribe
 from amqp_spark.datasource.log.retries import LogRetries
 from amqp_spark.error_conditions import SparkCondition
-from amqp_spark.errors import LogError
+from amqp_spark.errors import LogError, LogTooShort
 from amqp_spark.host_order import HostOrder
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ class RangeReader:
         """The rows of the range.
 
         Raises:
-            LogError: messages of the range are gone, and failOnDataLoss is true; or the queue is no log.
+            LogError: messages of the range are gone, and failOnDataLoss is true; or the queue is no log; or it ends
+                before the range, on every node.
             AmqpError: the broker cannot be reached within the allowed attempts.
         """
         retries = LogRetries(f"stream {self._log!r}", self._options, known=True)
@@ -99,6 +100,9 @@ class RangeReader:
                 self._hosts.lost()
                 delay = retries.pause_after(error, worked=self._at > before)
                 if delay is None:
+                    if isinstance(error, LogTooShort) and not self._options.fail_on_data_loss:
+                        _log.warning("%s", error)
+                        return
                     raise
                 time.sleep(delay)
 
@@ -141,9 +145,12 @@ class RangeReader:
         """Whether the log was made again since the range was planned; asked over each connection, before its first row.
 
         Every range of a batch asks for the end of the batch, since only the last range reads up to it.
+
+        Raises:
+            LogTooShort: the log ends before it: it was made again, or this node lags behind.
         """
         end = self._batch_end
-        if end is None or end.digest is None or is_same(LogProbe(client), self._log, end):
+        if end is None or is_same(LogProbe(client), self._log, end):
             return False
         replaced(self._log, end.offset, fail=self._options.fail_on_data_loss)
         return True

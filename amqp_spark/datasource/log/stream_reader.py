@@ -22,7 +22,7 @@ from amqp_spark.datasource.log.planner import LogRange, cut, shares
 from amqp_spark.datasource.log.positions import checked, first_of, is_same, marked, replaced, resolve
 from amqp_spark.datasource.log.range_reader import LogPartition, RangeReader, partition_of
 from amqp_spark.error_conditions import SparkCondition
-from amqp_spark.errors import UnsupportedModeError
+from amqp_spark.errors import LogTooShort, UnsupportedModeError
 from amqp_spark.options.log_positions import Edge, position_of
 from amqp_spark.python_workers import spare_collections
 
@@ -40,6 +40,8 @@ T = TypeVar("T")
 
 IDLE_SECONDS: Final = 0.025
 """How long a call waits for messages while there are none."""
+SETTLED_SECONDS: Final = 1.0
+"""A query that had no batch for so long has time for a question whose answer delays messages by some milliseconds."""
 
 
 class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -56,6 +58,11 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._bounded = False
         self._planned: dict[str, LogOffset] = {}
         """The end of the latest batch that this process has planned."""
+        self._short: set[str] = set()
+        """Logs that stayed too short until the retries were used up: they are other ones. Only without
+        failOnDataLoss."""
+        self._watched_from: dict[str, LogOffset] = {}
+        """Where the logs were found to be the same since they are watched."""
         self._verified = 0
         """The connection over which the logs were found to be those of the checkpoint."""
         self._last_batch = time.monotonic()
@@ -143,7 +150,13 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._broker is None:
             self._watch = driver_env.watch_parent()
             self._broker = LogBroker(self._options, self._connector)
-        return self._broker.ask(question, known=known)
+        while True:
+            try:
+                return self._broker.ask(question, known=known)
+            except LogTooShort as error:
+                if self._options.fail_on_data_loss:
+                    raise
+                self._short.add(error.log)  # so the question does not raise this for it again
 
     def _starts(self, probe: LogProbe, logs: Sequence[str]) -> dict[str, LogOffset]:
         positions = self._options.starting_offsets
@@ -158,7 +171,11 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._verified == self._broker.sessions:
             return starts
         fail = self._options.fail_on_data_loss
-        found = {log: checked(probe, log, start, fail_on_data_loss=fail) for log, start in starts.items()}
+        found = {
+            log: checked(probe, log, start, fail_on_data_loss=fail, may_lag=log not in self._short)
+            for log, start in starts.items()
+        }
+        self._short.clear()
         for log, start in starts.items():
             if found[log] != start:
                 self._forget_end(probe, log)
@@ -175,7 +192,8 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         same: dict[str, LogOffset] = {}
         for log, start in starts.items():
             marks = dict.fromkeys((start, ends.get(log, start)))
-            other = next((mark for mark in marks if not is_same(probe, log, mark)), None)
+            may_lag = log not in self._short
+            other = next((mark for mark in marks if not is_same(probe, log, mark, may_lag=may_lag)), None)
             if other is None:
                 same[log] = start
                 continue
@@ -187,10 +205,23 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where logs begin that were made again since the batch before; nothing else tells while messages wait."""
         found: dict[str, LogOffset] = {}
         for log in logs:
-            if not is_same(probe, log, begins[log]):
+            if not is_same(probe, log, begins[log], may_lag=log not in self._short):
+                self._short.discard(log)
                 replaced(log, begins[log].offset, fail=self._options.fail_on_data_loss)
                 self._forget_end(probe, log)
                 found[log] = LogOffset(first_of(probe, log))
+        return found
+
+    def _restarted_before_watch(self, probe: LogProbe, begins: dict[str, LogOffset]) -> dict[str, LogOffset]:
+        """Where logs begin that were made again while the last batch ran; asked once when nothing waits any more.
+
+        Nothing else tells, if the new log is shorter: nothing arrives behind its end. From now on the logs are watched,
+        and the broker says when it deletes one.
+        """
+        if self._bounded or self._watched_from == begins or time.monotonic() - self._last_batch < SETTLED_SECONDS:
+            return {}
+        found = self._restarted(probe, begins, begins)
+        self._watched_from = begins
         return found
 
     def _forget_end(self, probe: LogProbe, log: str) -> None:
@@ -208,7 +239,9 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waiting = {log: max(0, self._ends.get(log, 0) - begin.offset) for log, begin in begins.items()}
         total = sum(waiting.values())
         most = self._most(probe)
-        if not total or not self._is_due(total, most):
+        if not total:
+            return begins | self._restarted_before_watch(probe, begins)
+        if not self._is_due(total, most):
             return starts
         self._turn += 1
         taken = shares(waiting, most, self._turn)
