@@ -30,13 +30,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tests.spark.driver import Driver
+    from tests.support.rabbitmq import RabbitMQNode
 
 pytestmark = pytest.mark.broker
 
 
 @pytest.fixture(params=["rabbitmq", pytest.param("rabbitmq310", marks=pytest.mark.thorough)])
-def streams(request: pytest.FixtureRequest) -> Iterator[Streams]:
-    node = request.getfixturevalue(request.param)
+def node(request: pytest.FixtureRequest) -> RabbitMQNode:
+    found: RabbitMQNode = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def streams(node: RabbitMQNode) -> Iterator[Streams]:
     found = Streams(node.url("durable"), node.username, node.password)
     found.declare()
     yield found
@@ -562,6 +568,32 @@ def test_a_logged_batch_whose_messages_were_removed_is_noticed(short: Streams) -
     again = short.log_driver(driver, failOnDataLoss="false")
     assert again.restart_batch() == []
     again.until(bool)
+
+
+def test_offsets_that_the_broker_leaves_out_are_told(
+    streams: Streams, node: RabbitMQNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RabbitMQ leaves out compressed sub-entries of the stream protocol, and stored offsets of its consumers. This test
+    stores one offset, and then four in a row."""
+
+    def store(count: int) -> None:
+        found = f"rabbit_misc:r(<<'durable'>>, queue, <<'{streams.queue}'>>)".replace("'", '"')
+        stored = (
+            "begin osiris:write_tracking(amqqueue:get_pid(Q), integer_to_binary(N), {offset, N}), timer:sleep(50) end"
+        )
+        node.evaluate(f"{{ok, Q}} = rabbit_amqqueue:lookup({found}), [{stored} || N <- lists:seq(1, {count})]")
+
+    streams.publish(numbers(5))
+    store(1)
+    streams.publish(numbers(5, 5))
+    assert offsets_of(streams.read()) == [*range(5), *range(6, 11)]
+    assert "the broker sends nothing" not in caplog.text
+    store(4)
+    streams.publish(numbers(5, 10))
+    rows = streams.read()
+    assert offsets_of(rows) == [*range(5), *range(6, 11), *range(15, 20)]
+    assert bodies_of(rows) == numbers(15)
+    assert f"stream {streams.queue!r}: the broker sends nothing for the offsets 11 to 14." in caplog.text
 
 
 def test_a_range_is_read_on_after_a_lost_connection(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:

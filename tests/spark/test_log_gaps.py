@@ -75,6 +75,47 @@ def test_a_late_answer_does_not_hide_that_messages_are_gone(
     assert "AMQP_LOG_DATA_LOST" in caplog.text
 
 
+HIDDEN = "the broker sends nothing for the offsets"
+
+
+def test_a_gap_of_several_offsets_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answering(monkeypatch, lambda *_: LogEntry(0, DIGEST))
+    reader = before_gap(fails=True)
+    reader._skip_gap()
+    assert reader._at == 900
+    assert "stream 's': the broker sends nothing for the offsets 0 to 899." in caplog.text
+    assert "compressed sub-entries, which cannot be read over AMQP 0-9-1" in caplog.text
+    reader._pending = range_reader._Run(cast("Any", None), 0, 10, 950)
+    reader._skip_gap()
+    assert reader._at == 950
+    assert caplog.text.count(HIDDEN) == 1
+
+
+def test_a_gap_of_one_offset_is_the_brokers_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answering(monkeypatch, lambda *_: LogEntry(0, DIGEST))
+    reader = before_gap(fails=True)
+    reader._at = 899
+    reader._skip_gap()
+    assert reader._at == 900
+    assert HIDDEN not in caplog.text
+
+
+@pytest.mark.parametrize(("first", "text"), [(900, None), (600, "the offsets 600 to 899.")])
+def test_messages_that_were_removed_are_not_hidden_ones(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, first: int, text: str | None
+) -> None:
+    answering(monkeypatch, lambda *_: LogEntry(first, DIGEST))
+    reader = before_gap(fails=False)
+    reader._skip_gap()
+    assert f"Messages 0 to {first}" in caplog.text
+    assert (HIDDEN in caplog.text) == (text is not None)
+    assert (text or "") in caplog.text
+
+
 def test_no_answer_is_no_proof_that_there_never_were_any(monkeypatch: pytest.MonkeyPatch) -> None:
     answering(monkeypatch, lambda *_: None)
     reader = before_gap(fails=False)

@@ -75,6 +75,8 @@ class RangeReader:
         self._hosts = HostOrder()
         self._pending: _Run | None = None
         """What follows a gap."""
+        self._has_warned = False
+        """Of messages that the broker may hide."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows of the range.
@@ -204,8 +206,26 @@ class RangeReader:
             if first is None:
                 raise probe.unanswered(FIRST, self._log)
         if first.offset > self._at:
-            lost(self._log, self._at, min(first.offset, following), fail=self._options.fail_on_data_loss)
+            begin = min(first.offset, following)
+            lost(self._log, self._at, begin, fail=self._options.fail_on_data_loss)
+            self._at = begin
+        self._warn_of_hidden(following)
         self._at = following
+
+    def _warn_of_hidden(self, following: int) -> None:
+        """Say once that offsets before ``following`` may have messages that the broker hides.
+
+        A broker uses an offset of its own alone, as where a segment begins. More than one in a row may be a compressed
+        sub-entry of a publisher of the stream protocol. It is no error, since stored offsets of consumers look alike.
+        """
+        if self._has_warned or following - self._at < 2:
+            return
+        self._has_warned = True
+        _log.warning(
+            "stream %r: the broker sends nothing for the offsets %d to %d. They are stored offsets of consumers, or "
+            "messages in compressed sub-entries, which cannot be read over AMQP 0-9-1. A task says this once.",
+            self._log, self._at, following - 1,
+        )  # fmt: skip
 
     def _offset(self, client: Client, block: Block, index: int) -> int:
         return self._entry(client, block, index).offset
