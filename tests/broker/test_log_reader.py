@@ -440,6 +440,16 @@ def test_each_range_of_a_batch_notices_that_the_stream_was_made_again(streams: S
         driver.read([first])
 
 
+def test_a_task_of_a_batch_read_notices_that_the_stream_was_made_again(streams: Streams) -> None:
+    streams.publish(numbers(12_000))
+    reader = AmqpLogBatchReader(streams.options(numPartitions=2), streams.plan(), connector=connect)
+    first, _ = reader.partitions()
+    streams.remade()
+    streams.publish(numbers(12_000, 500_000))
+    with pytest.raises(LogError, match=r"AMQP_LOG_REPLACED.*before offset 12000"):
+        list(reader.read(first))
+
+
 @pytest.mark.parametrize(("count", "text"), [(200, "AMQP_LOG_REPLACED"), (5, "AMQP_LOG_TOO_SHORT")])
 def test_a_range_of_a_stream_that_was_made_again_may_be_lost_and_does_not_bring_rows_of_the_new_one(
     streams: Streams, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, count: int, text: str

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader
 from amqp_spark.connect import connect
 from amqp_spark.datasource.log.broker import LogBroker
 from amqp_spark.datasource.log.planner import LogRange, cut
-from amqp_spark.datasource.log.positions import resolve
+from amqp_spark.datasource.log.positions import marked, resolve
 from amqp_spark.datasource.log.range_reader import LogPartition, RangeReader, partition_of
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import LogError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from amqp_spark.arrow.decode import ColumnPlan
     from amqp_spark.connect import Connector
+    from amqp_spark.datasource.log.offsets import LogOffset
     from amqp_spark.datasource.log.probe import LogProbe
     from amqp_spark.options import SourceOptions
 
@@ -45,12 +46,17 @@ class AmqpLogBatchReader(DataSourceReader):
         """
         broker = LogBroker(self._options, self._connector)
         try:
-            ranges = broker.ask(lambda probe: [self._range(probe, log) for log in self._options.queues])
+            ranges, ends = broker.ask(self._planned)
         finally:
             broker.close()
         pieces = [piece for each in ranges if each.messages for piece in cut(each, self._options.num_partitions)]
         # An empty one, if there is no other: in place of none, Spark would have one of its own read.
-        return [partition_of(each) for each in pieces or ranges[:1]]
+        return [partition_of(each, ends[each.log]) for each in pieces or ranges[:1]]
+
+    def _planned(self, probe: LogProbe) -> tuple[list[LogRange], dict[str, LogOffset]]:
+        """The ranges, and their ends, by which tasks notice that a log was made again."""
+        ranges = [self._range(probe, log) for log in self._options.queues]
+        return ranges, {each.log: marked(probe, each.log, each.end) for each in ranges}
 
     def _range(self, probe: LogProbe, log: str) -> LogRange:
         options = self._options

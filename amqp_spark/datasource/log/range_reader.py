@@ -237,6 +237,6 @@ class RangeReader:
         return found
 
 
-def partition_of(part: LogRange, batch_end: LogOffset | None = None) -> LogPartition:
+def partition_of(part: LogRange, batch_end: LogOffset) -> LogPartition:
     """The partition that reads a range, of a batch that ends there."""
     return LogPartition(part.log, part.begin, part.end, batch_end)
