@@ -129,15 +129,11 @@ class SparkCondition(Condition):
         "they were read.",
         "Let the stream keep more (x-max-age, x-max-length-bytes), or set failOnDataLoss=false to go on without them.")
     LOG_REPLACED = (
-        "Stream {stream!r} has another message before offset {offset} than the one that was read: it was deleted and "
-        "made again.",
-        "Use a new checkpoint location, or set failOnDataLoss=false to begin with the first message of the new one.")
-    LOG_TOO_SHORT = (
-        "Stream {stream!r} ends before offset {offset}, which was reached: it was deleted and made again, or the node "
-        "lags behind.",
-        "Start the query again; if the stream was made again, use a new checkpoint location or failOnDataLoss=false.",
-        "Before this error the source asks each host of the URL, and goes on asking for 30 seconds. With "
-        "failOnDataLoss=false it then takes the stream for another one.")
+        "Stream {stream!r} {finding} before offset {offset}{than}: it was deleted and made again{otherwise}.",
+        "Use a new checkpoint location, or set failOnDataLoss=false to begin with the first message of the new one.",
+        "A stream that ends before the offset may also be a replica that lags behind. The source asks each host of the "
+        "URL for 30 seconds before it says so; with failOnDataLoss=false it then takes the stream for another one. If "
+        "the stream is the same, start the query again when its nodes have caught up.")
     LOG_ENDS_EARLY = (
         "Stream {stream!r} has sent nothing from offset {at} on for {seconds:g} s, and the batch ends at {end}.",
         "Was the stream deleted and made again? Then use a new checkpoint location; else start the query again.")

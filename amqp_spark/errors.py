@@ -76,7 +76,9 @@ class LogTooShort(LogError):
         self.offset = offset
 
     def __str__(self) -> str:
-        return SparkCondition.LOG_TOO_SHORT(stream=self.log, offset=self.offset)
+        return SparkCondition.LOG_REPLACED(
+            stream=self.log, offset=self.offset, finding="ends", than="", otherwise=", or its nodes lag behind"
+        )
 
 
 class StateError(AmqpSparkError):

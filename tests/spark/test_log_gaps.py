@@ -150,7 +150,7 @@ def test_a_log_that_ends_early_is_neither_the_same_nor_another_one(
     assert same(monkeypatch, range(150), slow=slow)
     assert same(monkeypatch, range(120, 150), slow=slow), "the message was removed"
     for messages in (range(50), range(0)):
-        with pytest.raises(LogTooShort, match=r"AMQP_LOG_TOO_SHORT\] Stream 's' ends before offset 100"):
+        with pytest.raises(LogTooShort, match=r"AMQP_LOG_REPLACED\] Stream 's' ends before offset 100"):
             same(monkeypatch, messages, slow=slow)
         assert not same(monkeypatch, messages, slow=slow, may_lag=False)
 

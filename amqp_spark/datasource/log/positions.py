@@ -111,7 +111,9 @@ def checked(probe: LogProbe, log: str, start: LogOffset, *, fail_on_data_loss: b
 
 def replaced(log: str, offset: int, *, fail: bool) -> None:
     """Report that the log was deleted and made again: warn, or raise LogError."""
-    text = SparkCondition.LOG_REPLACED(stream=log, offset=offset)
+    text = SparkCondition.LOG_REPLACED(
+        stream=log, offset=offset, finding="has another message", than=" than the one that was read", otherwise=""
+    )
     if fail:
         raise LogError(text)
     _log.warning("%s", text)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import CommandFailed, DeadlineExceeded
 from amqp_core.typed_values import Datetime
+from amqp_spark.datasource.log.sizes import MessageSizes
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import LogError
 
@@ -28,14 +29,13 @@ EMPTY_SECONDS: Final = 2.0
 """A log that sends nothing for so long has nothing from there on."""
 SURE_SECONDS: Final = 20.0
 """The same, where it would be an error, so that a slow broker is not taken for an empty log."""
-QUIET_SECONDS: Final = 0.1
-"""A log that has sent some messages, and then nothing for so long, has no more."""
-CHUNK_MESSAGES: Final = 10_000
-"""Prefetch while the last chunk is read."""
-GUESSED_BYTES: Final = 1024
-"""Assumed size of a message before one was seen."""
+LATE_SECONDS: Final = 0.1
+"""How long the end of a log is followed: a replica may be a little behind its leader. It is followed no longer, since
+others may write all the time."""
 MOST_SECONDS: Final = 5.0
-"""Longest time for which the end of a log is followed that is written meanwhile."""
+"""The same, while as many messages come as the prefetch allows: the last chunk may have more."""
+CHUNK_MESSAGES: Final = 10_000
+"""Prefetch while the last chunk is read. RabbitMQ sends a chunk at once, as far as the prefetch allows."""
 
 
 def subscribe(client: Client, log: str, since: str | int, prefetch: int) -> Subscription:
@@ -61,7 +61,7 @@ class LogProbe:
         self._watched: dict[str, tuple[int, Subscription]] = {}
         self._news: dict[str, Sequence[Block]] = {}
         """Messages that have arrived for watched logs. They are settled when the watch ends, lest more arrive."""
-        self._seen = self._seen_bytes = 0
+        self.sizes = MessageSizes()
 
     def since(self, log: str, seconds: int) -> int:
         """The offset of the first message of the chunk with which the messages begin that were stored at a time or
@@ -73,11 +73,11 @@ class LogProbe:
         subscription = subscribe(self._client, log, Datetime(seconds), 1)
         try:
             self._client.sync()
-            if blocks := self._take(subscription, EMPTY_SECONDS):
+            if blocks := self._take(log, subscription, EMPTY_SECONDS):
                 return self._entry(log, blocks[0], 0).offset
             end = self.end(log, certain=True)
             # A broker that is only slow has sent what it was asked for first by now, since it has sent the end.
-            blocks = self._take(subscription, 0)
+            blocks = self._take(log, subscription, 0)
             return self._entry(log, blocks[0], 0).offset if blocks else end
         finally:
             self._end(subscription)
@@ -87,7 +87,7 @@ class LogProbe:
         subscription = subscribe(self._client, log, since, 1)
         try:
             self._client.sync()
-            blocks = self._take(subscription, patience_s)
+            blocks = self._take(log, subscription, patience_s)
             return self._entry(log, blocks[0], 0) if blocks else None
         finally:
             self._end(subscription)
@@ -105,22 +105,24 @@ class LogProbe:
             DeadlineExceeded: the broker sends no message, although the log has some; only if ``certain``.
         """
         subscription = subscribe(self._client, log, LAST, CHUNK_MESSAGES)
-        end = found = 0
-        deadline = monotonic() + MOST_SECONDS
+        end = 0
         try:
             self._client.sync()  # the broker sends what there is before it answers
-            blocks = self._take(subscription, EMPTY_SECONDS)
+            blocks = self._take(log, subscription, EMPTY_SECONDS)
             if not blocks and certain and self.is_filled(log):
-                blocks = self._take(subscription, SURE_SECONDS)
+                blocks = self._take(log, subscription, SURE_SECONDS)
                 if not blocks:
                     raise self.unanswered(LAST, log)
+            began, has_all = monotonic(), False
             while blocks:
                 end = self._entry(log, blocks[-1], len(blocks[-1].ends) - 1).offset + 1
-                found += sum(len(block.ends) for block in blocks)
-                if not certain or (found > CHUNK_MESSAGES and monotonic() > deadline):
+                left = began + (LATE_SECONDS if has_all else MOST_SECONDS) - monotonic()
+                if not certain or left <= 0:
                     break
                 self._client.sync()
-                blocks = self._take(subscription, QUIET_SECONDS)
+                blocks = self._take(log, subscription, min(left, LATE_SECONDS))
+                # With prefetch left, the broker has sent all that it had before it answered.
+                has_all = sum(len(block.ends) for block in blocks) < CHUNK_MESSAGES
         finally:
             self._end(subscription)
         return end
@@ -153,12 +155,7 @@ class LogProbe:
         if blocks:
             self._news[log] = [*self._news.get(log, ()), *blocks]
 
-    @property
-    def mean_bytes(self) -> int:
-        """Mean size of the messages that were seen."""
-        return max(1, self._seen_bytes // self._seen) if self._seen else GUESSED_BYTES
-
-    def _take(self, subscription: Subscription, seconds: float) -> Sequence[Block]:
+    def _take(self, log: str, subscription: Subscription, seconds: float) -> Sequence[Block]:
         """Blocks that have arrived; their messages are settled, which only lets more arrive."""
         blocks = list(subscription.take_arrived())
         deadline = monotonic() + seconds
@@ -167,8 +164,7 @@ class LogProbe:
             if self._client.under_way_bytes:
                 deadline = monotonic() + seconds
         for block in blocks:
-            self._seen += len(block.ends)
-            self._seen_bytes += len(block.frames)
+            self.sizes.saw(log, len(block.ends), len(block.frames))
         self._settle(blocks)
         return blocks
 

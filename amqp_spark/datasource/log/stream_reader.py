@@ -27,7 +27,7 @@ from amqp_spark.options.log_positions import Edge, position_of
 from amqp_spark.python_workers import spare_collections
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -238,7 +238,7 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._look(probe, begins)
         waiting = {log: max(0, self._ends.get(log, 0) - begin.offset) for log, begin in begins.items()}
         total = sum(waiting.values())
-        most = self._most(probe)
+        most = self._most(probe, waiting)
         if not total:
             return begins | self._restarted_before_watch(probe, begins)
         if not self._is_due(total, most):
@@ -255,7 +255,8 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._bounded:
             return
         known = {log: max(begin.offset, self._ends.get(log, 0)) for log, begin in begins.items()}
-        if sum(known.values()) - sum(begin.offset for begin in begins.values()) >= self._most(probe):
+        waiting = {log: known[log] - begin.offset for log, begin in begins.items()}
+        if sum(waiting.values()) >= self._most(probe, waiting):
             return
         news = [log for log, end in known.items() if probe.has_news(log, end)]
         if not news and known == {log: begin.offset for log, begin in begins.items()}:
@@ -263,9 +264,10 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             news = [log for log, end in known.items() if probe.has_news(log, end)]
         self._ends = known | {log: max(known[log] + 1, probe.end(log, certain=False)) for log in news}
 
-    def _most(self, probe: LogProbe) -> int:
-        """Most messages of a batch; its bytes are estimated from the messages that were seen."""
-        by_bytes = max(1, self._options.max_bytes_per_trigger // probe.mean_bytes)
+    def _most(self, probe: LogProbe, waiting: Mapping[str, int]) -> int:
+        """Most messages of a batch, of so many that wait in each log; its bytes are estimated from the messages that
+        were seen."""
+        by_bytes = max(1, self._options.max_bytes_per_trigger // probe.sizes.mean(waiting))
         return min(by_bytes, self._options.max_messages_per_trigger or by_bytes)
 
     def _is_due(self, waiting: int, most: int) -> bool:

@@ -1,0 +1,108 @@
+"""Where a log ends, as a broker shows it that others write to meanwhile."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from amqp_core.api import LogEntry
+from amqp_core.blocks import Block
+from amqp_spark.datasource.log import probe as probe_module
+from amqp_spark.datasource.log.probe import LogProbe
+from tests.support.clock import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class WrittenLog:
+    """A broker with a log of which ``stored`` says how many messages it has at a time.
+
+    It sends what the prefetch allows before it answers ``sync``. Each answer takes ``answer_s``; time passes only so,
+    and while the client waits.
+    """
+
+    peer = "busy:5672"
+    under_way_bytes = 0
+
+    def __init__(self, clock: Clock, stored: Callable[[float], int], answer_s: float = 0.001) -> None:
+        self.clock = clock
+        self.stored = stored
+        self.answer_s = answer_s
+        self.begun = clock.now
+        self.sent = self.settled = self.prefetch = 0
+        self.arrived: list[Block] = []
+
+    def subscribe(self, _log: str, *, max_unsettled: int, arguments: dict[str, object]) -> WrittenLog:
+        assert arguments == {"x-stream-offset": "last"}
+        self.prefetch = max_unsettled
+        return self
+
+    def send(self) -> None:
+        upto = min(self.stored(self.clock.now - self.begun), self.settled + self.prefetch)
+        if upto > self.sent:
+            count = upto - self.sent
+            self.arrived.append(Block(b"m" * count, array("I", range(1, count + 1)), self.sent))
+            self.sent = upto
+
+    def sync(self) -> None:
+        self.clock.now += self.answer_s
+        self.send()
+
+    def take_arrived(self) -> list[Block]:
+        taken, self.arrived = self.arrived, []
+        return taken
+
+    def take_blocks(self, seconds: float) -> list[Block]:
+        until = self.clock.now + seconds
+        while not self.arrived and self.clock.now < until:
+            self.clock.now = min(until, self.clock.now + 0.001)
+            self.send()
+        return self.take_arrived()
+
+    def accept(self, ranges: list[tuple[int, int]]) -> None:
+        self.settled = ranges[-1][1] + 1
+
+    def log_entry(self, block: Block, index: int) -> LogEntry:
+        return LogEntry(block.first_id + index, bytes(20))
+
+    def cancel(self) -> None:
+        pass
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(probe_module, "monotonic", found)
+    return found
+
+
+@pytest.mark.parametrize("per_second", [11, 40, 500, 20_000])
+def test_the_end_is_found_while_others_write_all_the_time(clock: Clock, per_second: int) -> None:
+    began = clock.now
+    log = WrittenLog(clock, lambda seconds: 10 + int(seconds * per_second))
+    assert LogProbe(cast("Any", log)).end("s", certain=True) >= 10
+    assert clock.now - began < 0.5
+
+
+def test_the_end_is_found_although_others_write_faster_than_it_is_read(clock: Clock) -> None:
+    began = clock.now
+    log = WrittenLog(clock, lambda _seconds: log.sent + 20_000)
+    assert LogProbe(cast("Any", log)).end("s", certain=True) > 20_000
+    assert clock.now - began < 10
+
+
+@pytest.mark.parametrize("answer_s", [0.001, 0.3])
+def test_a_last_chunk_of_more_messages_than_the_prefetch_counts_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, answer_s: float
+) -> None:
+    monkeypatch.setattr(probe_module, "CHUNK_MESSAGES", 10)
+    log = WrittenLog(clock, lambda _seconds: 95, answer_s)
+    assert LogProbe(cast("Any", log)).end("s", certain=True) == 95
+
+
+def test_what_a_replica_gets_a_little_later_counts(clock: Clock) -> None:
+    log = WrittenLog(clock, lambda seconds: 10 if seconds < 0.05 else 15)
+    assert LogProbe(cast("Any", log)).end("s", certain=True) == 15
