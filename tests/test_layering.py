@@ -19,7 +19,10 @@ CORE = ROOT / "amqp_core"
 
 # Only the transport does I/O, and it is where a clock is read; of the embedded broker, its third storey does.
 IO_MODULES = {"socket", "ssl", "select", "selectors", "socketserver", "asyncio", "subprocess", "http", "urllib.request"}
-SERVER = {f"amqp_core/broker/{name}.py" for name in ("server", "peer", "in_process", "__main__", "login_checks", "tls")}
+SERVER = {
+    f"amqp_core/broker/{name}.py"
+    for name in ("server", "arrival", "peer", "in_process", "__main__", "login_checks", "tls")
+}
 TRANSPORT = {"amqp_core/transport.py"} | SERVER
 PYTEST_PLUGIN = "amqp_core/broker/pytest_plugin.py"
 """Only pytest imports it."""
