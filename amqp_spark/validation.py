@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _DECIDES_COLUMNS: Final = ("exchangefromcolumn", "contenttype", "stablemessageid")
 """Options that change which columns can be sent."""
 _GIVES_DESTINATION: Final = ("exchange", "routingkey")
+"""Options that say where messages go. A wrong value is a problem of its own, and not a missing destination."""
 
 
 def check_source(options: Mapping[str, object], schema: StructType) -> tuple[SourceOptions, ColumnPlan]:

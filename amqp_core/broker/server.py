@@ -215,16 +215,17 @@ class Server:
 
     def joined(self, peer: Peer) -> None:
         """A client has connected, and its handshake is done."""
+        is_refused = self._gone is not None or self._is_crowded()  # it may have been accepted before the end began
         self._peers.add(peer)
-        if self._gone is not None:  # it was accepted before the end began
-            peer.abort()
-        elif self._is_crowded(1):
-            _log.warning("%s: too many clients are connected; the connection ends", peer.name)
+        if is_refused:
             peer.abort()
 
-    def _is_crowded(self, own: int = 0) -> bool:
-        """Whether too many clients are connected, apart from ``own``, for one that is about to log in."""
-        return len(self._peers) + len(self._arrivals) - own >= self._max_connections + LOGINS_BESIDE
+    def _is_crowded(self) -> bool:
+        """Whether too many clients are connected for another one that is about to log in; the log says so."""
+        if len(self._peers) + len(self._arrivals) < self._max_connections + LOGINS_BESIDE:
+            return False
+        _log.warning("too many clients are connected; another connection ends")
+        return True
 
     def left(self, peer: Peer) -> None:
         """A client is gone."""

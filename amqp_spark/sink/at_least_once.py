@@ -167,7 +167,9 @@ class AtLeastOnce:
             note=f"; {self._unknown} transfers are sent and not completed",
         )
         is_syntax_error = isinstance(error, ConnectionClosed) and error.reply_code in _SYNTAX_ERRORS
-        self._syntax_errors = self._syntax_errors + 1 if is_syntax_error and not progress else int(is_syntax_error)
+        if progress or not is_syntax_error:
+            self._syntax_errors = 0
+        self._syntax_errors += is_syntax_error
         if delay is None or self._syntax_errors >= MOST_SYNTAX_ERRORS:
             self._give_up(error)
         sender.retries += 1

@@ -140,7 +140,7 @@ def test_nobody_waits_for_the_logins_of_others(broker: Broker, protocol: str, mo
 
 @pytest.mark.parametrize("protocol", ["0-10", "0-9-1"])
 def test_a_right_password_is_never_called_wrong(broker: Broker, protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strangers have 120 logins wait; whoever comes then waits, too, and is let in, or has to come again."""
+    """A right password is accepted after a wait, although 120 other logins wait for their check."""
     release, begun, original = threading.Event(), threading.Event(), Logins.match
 
     def slow(self: Logins, name: str, password: str) -> bool:

@@ -108,8 +108,8 @@ def patterns_for(needs: list[Need]) -> Patterns:
     return Patterns(**{right: f"^({'|'.join(found)})$" if found else "" for right, found in names.items()})
 
 
-def result(command: spec.Command, needs: list[Need]) -> list[spec.ExecutionException]:
-    """The exceptions of a command, for a login that has just these rights."""
+def world_of(needs: list[Need]) -> tuple[World, Peer]:
+    """A broker where carol has just these rights, and its owner, who has declared q and x."""
     world = World()
     users = {
         "guest": User(ClearPassword("guest")),
@@ -120,6 +120,12 @@ def result(command: spec.Command, needs: list[Need]) -> list[spec.ExecutionExcep
     owner.attach(name=b"owner")
     owner.call(spec.QueueDeclare(queue="q"))
     owner.call(spec.ExchangeDeclare(exchange="x", type="topic"))
+    return world, owner
+
+
+def result(command: spec.Command, needs: list[Need]) -> list[spec.ExecutionException]:
+    """The exceptions of a command, for a login that has just these rights."""
+    world, owner = world_of(needs)
     owner.call(spec.ExchangeBind(queue="q", exchange="x", binding_key="b"))
     peer: Peer = world.connect("carol", "secret")
     peer.attach()
@@ -148,16 +154,7 @@ WORK = [a("write", "exchange x"), a("read", "queue q")]
 def resolved(command: spec.Command, needs: list[Need]) -> tuple[list[spec.ExecutionException], bool]:
     """The exceptions of a command for another's prepared branch, which publishes to x and accepts from q; and whether
     the branch is still there."""
-    world = World()
-    users = {
-        "guest": User(ClearPassword("guest")),
-        "carol": User(ClearPassword("secret"), Grants(patterns_for(needs))),
-    }
-    world.logins = Logins(users=users)
-    owner = world.connect()
-    owner.attach(name=b"owner")
-    owner.call(spec.QueueDeclare(queue="q"))
-    owner.call(spec.ExchangeDeclare(exchange="x", type="topic"))
+    world, owner = world_of(needs)
     owner.call(spec.ExchangeBind(queue="q", exchange="x", binding_key="q"))
     owner.publish(b"taken")
     owner.call(spec.DtxSelect())
