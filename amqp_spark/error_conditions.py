@@ -138,6 +138,11 @@ class SparkCondition(Condition):
         "Stream {stream!r} has sent nothing from offset {at} on for {seconds:g} s, and the batch ends at {end}.",
         "Was the stream deleted and made again? Then use a new checkpoint location; else start the query again.")
 
+    LOG_END_HIDDEN = (
+        "RabbitMQ does not send the last messages of stream {stream!r}: they are in a compressed sub-entry, which "
+        "cannot be read over AMQP 0-9-1.",
+        "Publish a message without compression, then start the query again.")
+
     # --- reading: queues, offsets, batches
     QUEUE_NOT_FOUND = "Queue {queue!r} does not exist on virtual host {vhost!r}.", "Create it{alternative}."
     QUEUE_DECLARED_DIFFERENTLY = (

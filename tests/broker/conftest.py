@@ -13,6 +13,7 @@ from amqp_core.errors import VirtualHostRefused
 from amqp_spark import crashpoints
 from tests.broker.crash_scenarios import Setting, shared_setting
 from tests.broker.exactly_once_support import Fate, Writer
+from tests.broker.log_support import Streams
 from tests.broker.transactions_support import Command
 from tests.support.dial import dial
 from tests.support.query_process import CrashPoints, QueryProcess
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from amqp_core.v0_10.client import Client
     from tests.support.fixtures import Broker, Connect
+    from tests.support.rabbitmq import RabbitMQNode
 
 
 @pytest.fixture(params=["default", "durable"])
@@ -53,6 +55,20 @@ def fresh_names(broker: Broker) -> Iterator[Iterator[str]]:
             for name in given:
                 if client.query_exchange(name) is not None:
                     client.delete_exchange(name)
+
+
+@pytest.fixture(params=["rabbitmq", pytest.param("rabbitmq310", marks=pytest.mark.thorough)])
+def log_node(request: pytest.FixtureRequest) -> RabbitMQNode:
+    found: RabbitMQNode = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def streams(log_node: RabbitMQNode) -> Iterator[Streams]:
+    found = Streams(log_node.url("durable"), log_node.username, log_node.password)
+    found.declare()
+    yield found
+    found.close()
 
 
 @pytest.fixture

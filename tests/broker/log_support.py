@@ -19,6 +19,8 @@ from tests.spark.driver import Driver
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import pyarrow as pa
 
     from tests.support.query_process import Query, QueryProcess
@@ -38,6 +40,16 @@ _FORGETFUL: dict[str, object] = {"x-max-length-bytes": 200_000, "x-stream-max-se
 def log_plan(schema: t.StructType = SCHEMA) -> ColumnPlan:
     """The plan of columns of a stream."""
     return ColumnPlan.build(schema, mode="FAILFAST", timestamp_unit="auto")
+
+
+def offsets_of(rows: Iterable[Any]) -> list[int]:
+    """The offsets of rows."""
+    return [row[1] for row in rows]
+
+
+def bodies_of(rows: Iterable[Any]) -> list[bytes]:
+    """The bodies of rows."""
+    return [row[2] for row in rows]
 
 
 class Streams(Place):

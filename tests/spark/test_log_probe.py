@@ -1,16 +1,21 @@
-"""Where a log ends, as a broker shows it that others write to meanwhile."""
+"""Where a log ends, as a broker shows it that others write to meanwhile; and logs that are empty."""
 
 from __future__ import annotations
 
 from array import array
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from amqp_core.api import LogEntry
 from amqp_core.blocks import Block
+from amqp_core.errors import DeadlineExceeded
+from amqp_spark.datasource.log import positions
 from amqp_spark.datasource.log import probe as probe_module
+from amqp_spark.datasource.log.offsets import LogOffset
 from amqp_spark.datasource.log.probe import LogProbe
+from amqp_spark.options.log_positions import Edge, Since
 from tests.support.clock import Clock
 
 if TYPE_CHECKING:
@@ -106,3 +111,97 @@ def test_a_last_chunk_of_more_messages_than_the_prefetch_counts_as_a_whole(
 def test_what_a_replica_gets_a_little_later_counts(clock: Clock) -> None:
     log = WrittenLog(clock, lambda seconds: 10 if seconds < 0.05 else 15)
     assert LogProbe(cast("Any", log)).end("s", certain=True) == 15
+
+
+class Logs:
+    """A broker with several logs; ``stored`` has their numbers of messages. Time passes only while the client waits."""
+
+    peer = "several:5672"
+    under_way_bytes = 0
+
+    def __init__(self, clock: Clock, stored: dict[str, int]) -> None:
+        self.clock = clock
+        self.stored = stored
+        self.hidden = 0
+        """Messages that it counts and does not send."""
+        self.subscribed = 0
+
+    def subscribe(self, log: str, *, max_unsettled: int, arguments: dict[str, object]) -> LogSubscription:
+        self.subscribed += 1
+        return LogSubscription(self, log, max_unsettled)
+
+    def query_queue(self, log: str) -> SimpleNamespace:
+        return SimpleNamespace(message_count=self.stored[log] + self.hidden)
+
+    def log_entry(self, block: Block, index: int) -> LogEntry:
+        return LogEntry(block.first_id + index, bytes(20))
+
+    def sync(self) -> None:
+        pass
+
+    def accept(self, ranges: list[tuple[int, int]]) -> None:
+        pass
+
+
+class LogSubscription:
+    """Has at most as many messages as the prefetch allows."""
+
+    def __init__(self, logs: Logs, log: str, prefetch: int) -> None:
+        self.logs = logs
+        self.log = log
+        self.prefetch = prefetch
+        self.sent = 0
+
+    def take_arrived(self) -> list[Block]:
+        first, self.sent = self.sent, min(self.prefetch, self.logs.stored[self.log])
+        count = self.sent - first
+        return [Block(b"m" * count, array("I", range(1, count + 1)), first)] if count else []
+
+    def take_blocks(self, seconds: float) -> list[Block]:
+        found = self.take_arrived()
+        if not found:
+            self.logs.clock.now += seconds
+        return found
+
+    def cancel(self) -> None:
+        self.logs.subscribed -= 1
+
+
+def test_empty_logs_are_waited_for_together(clock: Clock) -> None:
+    names = [f"s{number}" for number in range(50)]
+    logs = Logs(clock, dict.fromkeys(names, 0) | {"s7": 3})
+    probe = LogProbe(cast("Any", logs))
+    began = clock.now
+    probe.find_empty(names)
+    for name in names:
+        count = logs.stored[name]
+        assert positions.resolve(probe, name, Edge.EARLIEST, "startingOffsets") == 0
+        assert positions.resolve(probe, name, Edge.LATEST, "startingOffsets") == count
+        assert positions.resolve(probe, name, Since(1_800_000_000), "startingOffsets") == 0
+        assert positions.kept(probe, name, LogOffset(0), fail=True) == LogOffset(0)
+    assert clock.now - began < 1.5 * probe_module.EMPTY_SECONDS
+    assert logs.subscribed == 49, "one waits for the first message of each empty log"
+
+
+def test_a_log_that_was_empty_has_what_came_since(clock: Clock) -> None:
+    logs = Logs(clock, {"s": 0, "t": 0})
+    probe = LogProbe(cast("Any", logs))
+    probe.find_empty(logs.stored)
+    logs.stored["s"] = 5
+    found = probe.entry("s", "first")
+    assert found is not None
+    assert found.offset == 0
+    assert probe.end("s", certain=True) == 5
+    assert probe.end("t", certain=True) == 0
+    assert logs.subscribed == 1
+
+
+def test_a_log_that_counts_messages_is_not_taken_for_an_empty_one(clock: Clock) -> None:
+    """A slow broker."""
+    logs = Logs(clock, {"s": 0})
+    probe = LogProbe(cast("Any", logs))
+    probe.find_empty(logs.stored)
+    logs.hidden = 5
+    with pytest.raises(DeadlineExceeded, match="to send the last message of stream 's'"):
+        probe.end("s", certain=True)
+    assert probe.end("s", certain=False) == 0

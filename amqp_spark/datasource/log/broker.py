@@ -76,6 +76,8 @@ class LogBroker:
                 require_for_option(client, "queueType", STREAM, "logs", "a queue type of this broker")
                 for log in self._options.queues:
                     consumer_setup.prepare(client, log, self._options)
+                probe = LogProbe(client)
+                probe.find_empty(self._options.queues)
             except BaseException:
                 client.close()
                 raise
@@ -84,6 +86,6 @@ class LogBroker:
             level = logging.WARNING if moved else logging.INFO
             _log.log(level, "the streams: reading offsets from %s%s", client.peer, moved)
             self.sessions += 1
-            self._kept, self._probe = KeptAlive(client), LogProbe(client)
+            self._kept, self._probe = KeptAlive(client), probe
             self._kept.start()
         return self._kept, self._probe

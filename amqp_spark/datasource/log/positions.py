@@ -46,6 +46,12 @@ def first_of(probe: LogProbe, log: str, patience_s: float = EMPTY_SECONDS) -> in
     found = probe.entry(log, FIRST, patience_s)
     if found is None and probe.is_filled(log):
         found = probe.entry(log, FIRST, SURE_SECONDS)
+        if found is None:  # it may have nothing but offsets of consumers, so this is no error
+            _log.warning(
+                "stream %r: the broker counts messages and sends none. They are stored offsets of consumers, or "
+                "messages in compressed sub-entries, which cannot be read over AMQP 0-9-1.",
+                log,
+            )
     return 0 if found is None else found.offset
 
 
@@ -57,23 +63,31 @@ def marked(probe: LogProbe, log: str, offset: int) -> LogOffset:
     return LogOffset(offset, before.digest.hex())
 
 
-def is_same(probe: LogProbe, log: str, mark: LogOffset, *, may_lag: bool = True) -> bool:
-    """Whether the log is the one that was read up to ``mark``: it has the message before it, if that is not removed.
+def difference(probe: LogProbe, log: str, mark: LogOffset) -> LogError | None:
+    """What shows that the log is not the one that was read up to ``mark``: it has another message before it. ``None``
+    if it has the same one, or that is removed.
 
-    A log of equal messages cannot be told from another one of them. A log that ends before ``mark`` may be another one,
-    or this node of a cluster lags behind; if it may not, it is another one.
+    A log of equal messages cannot be told from another one of them.
 
     Raises:
-        LogTooShort: the log ends before ``mark``; only if ``may_lag``.
+        LogTooShort: the log ends before ``mark``: it is another one, or this node of a cluster lags behind.
     """
     if not mark.offset:
-        return True
+        return None
     before = _sought(probe, log, mark.offset - 1)
     if before is None:
-        if may_lag:
-            raise LogTooShort(log, mark.offset)
-        return False
-    return before.offset != mark.offset - 1 or agrees(before.digest, mark.digest)
+        raise LogTooShort(log, mark.offset)
+    if before.offset != mark.offset - 1 or agrees(before.digest, mark.digest):
+        return None
+    return LogError(
+        SparkCondition.LOG_REPLACED(
+            stream=log,
+            offset=mark.offset,
+            finding="has another message",
+            than=" than the one that was read",
+            otherwise="",
+        )
+    )
 
 
 def _sought(probe: LogProbe, log: str, offset: int) -> LogEntry | None:
@@ -91,37 +105,26 @@ def agrees(found: bytes, noted: str | None) -> bool:
     return noted is None or len(noted) != 2 * len(found) or noted == found.hex()
 
 
-def checked(probe: LogProbe, log: str, start: LogOffset, *, fail_on_data_loss: bool, may_lag: bool = True) -> LogOffset:
-    """Where to go on: the start, if the log still has what follows it. ``may_lag``: as for :func:`is_same`.
+def kept(probe: LogProbe, log: str, start: LogOffset, *, fail: bool) -> LogOffset:
+    """Where to go on in a log that is still the same: at the start, or where the log begins now.
 
     Raises:
-        LogTooShort: the log ends before ``start``; only if ``may_lag``.
-        LogError: messages are gone, or the log was made again; unless ``fail_on_data_loss`` is false.
+        LogError: messages were removed before they were read; only if ``fail``.
     """
-    same = is_same(probe, log, start, may_lag=may_lag)
     first = first_of(probe, log, SURE_SECONDS if start.offset else EMPTY_SECONDS)
-    if not same:
-        replaced(log, start.offset, fail=fail_on_data_loss)
-        return LogOffset(first)
-    if first > start.offset:
-        lost(log, start.offset, first, fail=fail_on_data_loss)
-        return LogOffset(first)
-    return start
+    if first <= start.offset:
+        return start
+    report(lost(log, start.offset, first), fail=fail)
+    return LogOffset(first)
 
 
-def replaced(log: str, offset: int, *, fail: bool) -> None:
-    """Report that the log was deleted and made again: warn, or raise LogError."""
-    text = SparkCondition.LOG_REPLACED(
-        stream=log, offset=offset, finding="has another message", than=" than the one that was read", otherwise=""
-    )
+def lost(log: str, begin: int, end: int) -> LogError:
+    """Error: messages were removed before they were read."""
+    return LogError(SparkCondition.LOG_DATA_LOST(stream=log, begin=begin, end=end))
+
+
+def report(loss: LogError, *, fail: bool) -> None:
+    """Raise the error, or warn of it: ``fail`` is the option failOnDataLoss."""
     if fail:
-        raise LogError(text)
-    _log.warning("%s", text)
-
-
-def lost(log: str, begin: int, end: int, *, fail: bool) -> None:
-    """Report that messages were removed before they were read: warn, or raise LogError."""
-    text = SparkCondition.LOG_DATA_LOST(stream=log, begin=begin, end=end)
-    if fail:
-        raise LogError(text)
-    _log.warning("%s", text)
+        raise loss
+    _log.warning("%s", loss)

@@ -17,7 +17,7 @@ from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import LogError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from amqp_core.api import Block, Client, LogEntry, Subscription
 
@@ -61,7 +61,34 @@ class LogProbe:
         self._watched: dict[str, tuple[int, Subscription]] = {}
         self._news: dict[str, Sequence[Block]] = {}
         """Messages that have arrived for watched logs. They are settled when the watch ends, lest more arrive."""
+        self._silent: dict[str, Subscription] = {}
+        """Logs without a message when they were asked for the first one, and the subscriptions that would get it."""
         self.sizes = MessageSizes()
+
+    def find_empty(self, logs: Iterable[str]) -> None:
+        """Wait once, for all logs together, until each has sent its first message or is known to be empty.
+
+        An empty one costs no more time from now on: its subscription says whether a message has come.
+        """
+        asked = {log: subscribe(self._client, log, FIRST, 1) for log in logs}
+        self._client.sync()
+        deadline = monotonic() + EMPTY_SECONDS
+        for log, subscription in asked.items():
+            if self._take(log, subscription, max(0.0, deadline - monotonic())):
+                self._end(subscription)
+            else:
+                self._silent[log] = subscription
+
+    def _is_empty(self, log: str) -> bool:
+        """Whether a log was empty, and still is; no answer for others."""
+        subscription = self._silent.get(log)
+        if subscription is None:
+            return False
+        self._client.sync()  # the broker sends what there is before it answers
+        if not self._take(log, subscription, 0):
+            return True
+        self._end(self._silent.pop(log))
+        return False
 
     def since(self, log: str, seconds: int) -> int:
         """The offset of the first message of the chunk with which the messages begin that were stored at a time or
@@ -70,6 +97,8 @@ class LogProbe:
         Raises:
             DeadlineExceeded: the broker sends no message, although the log has some.
         """
+        if self._is_empty(log):
+            return 0
         subscription = subscribe(self._client, log, Datetime(seconds), 1)
         try:
             self._client.sync()
@@ -84,6 +113,8 @@ class LogProbe:
 
     def entry(self, log: str, since: str | int, patience_s: float = EMPTY_SECONDS) -> LogEntry | None:
         """The first message from an offset on; ``None`` if none comes within ``patience_s``."""
+        if patience_s <= EMPTY_SECONDS and self._is_empty(log):
+            return None
         subscription = subscribe(self._client, log, since, 1)
         try:
             self._client.sync()
@@ -103,16 +134,24 @@ class LogProbe:
 
         Raises:
             DeadlineExceeded: the broker sends no message, although the log has some; only if ``certain``.
+            LogError: the broker does not send the last one, and sends others; only if ``certain``.
         """
+        if self._is_empty(log) and not (certain and self.is_filled(log)):
+            return 0
         subscription = subscribe(self._client, log, LAST, CHUNK_MESSAGES)
         end = 0
         try:
             self._client.sync()  # the broker sends what there is before it answers
             blocks = self._take(log, subscription, EMPTY_SECONDS)
-            if not blocks and certain and self.is_filled(log):
+            # The broker counts late, so that a count of none proves nothing.
+            if not blocks and certain and (self.entry(log, FIRST) is not None or self.is_filled(log)):
                 blocks = self._take(log, subscription, SURE_SECONDS)
-                if not blocks:
+                if not blocks and self.entry(log, FIRST, SURE_SECONDS) is None:
                     raise self.unanswered(LAST, log)
+                # The broker answers, so that it would have sent the last message by now.
+                blocks = blocks or self._take(log, subscription, 0)
+                if not blocks:
+                    raise LogError(SparkCondition.LOG_END_HIDDEN(stream=log))
             began, has_all = monotonic(), False
             while blocks:
                 end = self._entry(log, blocks[-1], len(blocks[-1].ends) - 1).offset + 1

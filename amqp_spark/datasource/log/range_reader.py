@@ -13,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from amqp_core.errors import AmqpError
 from amqp_spark.arrow.decode import Chunk
 from amqp_spark.datasource.kept_alive import KeptAlive
-from amqp_spark.datasource.log.positions import is_same, lost, replaced
+from amqp_spark.datasource.log.positions import difference, lost, report
 from amqp_spark.datasource.log.probe import FIRST, SURE_SECONDS, LogProbe, subscribe
 from amqp_spark.datasource.log.retries import LogRetries
 from amqp_spark.error_conditions import SparkCondition
@@ -105,6 +105,7 @@ class RangeReader:
                     if isinstance(error, LogTooShort) and not self._options.fail_on_data_loss:
                         _log.warning("%s", error)
                         return
+                    error.add_note(f"while stream {self._log!r} was read from offset {self._at} on")
                     raise
                 time.sleep(delay)
 
@@ -151,10 +152,12 @@ class RangeReader:
         Raises:
             LogTooShort: the log ends before it: it was made again, or this node lags behind.
         """
-        end = self._batch_end
-        if end is None or is_same(LogProbe(client), self._log, end):
+        if self._batch_end is None:
             return False
-        replaced(self._log, end.offset, fail=self._options.fail_on_data_loss)
+        other = difference(LogProbe(client), self._log, self._batch_end)
+        if other is None:
+            return False
+        report(other, fail=self._options.fail_on_data_loss)
         return True
 
     def _runs(self, client: Client) -> Iterator[_Run]:
@@ -207,7 +210,7 @@ class RangeReader:
                 raise probe.unanswered(FIRST, self._log)
         if first.offset > self._at:
             begin = min(first.offset, following)
-            lost(self._log, self._at, begin, fail=self._options.fail_on_data_loss)
+            report(lost(self._log, self._at, begin), fail=self._options.fail_on_data_loss)
             self._at = begin
         self._warn_of_hidden(following)
         self._at = following

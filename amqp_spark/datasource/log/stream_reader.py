@@ -19,7 +19,7 @@ from amqp_spark.datasource.log.broker import LogBroker
 from amqp_spark.datasource.log.offsets import LogOffset, dump_log_offsets, parse_log_offsets
 from amqp_spark.datasource.log.pace import Pace
 from amqp_spark.datasource.log.planner import LogRange, cut, shares
-from amqp_spark.datasource.log.positions import checked, first_of, is_same, marked, replaced, resolve
+from amqp_spark.datasource.log.positions import difference, first_of, kept, marked, report, resolve
 from amqp_spark.datasource.log.range_reader import LogPartition, RangeReader, partition_of
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import LogTooShort, UnsupportedModeError
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from amqp_spark.arrow.decode import ColumnPlan
     from amqp_spark.connect import Connector
     from amqp_spark.datasource.log.probe import LogProbe
+    from amqp_spark.errors import LogError
     from amqp_spark.options import SourceOptions
 
 T = TypeVar("T")
@@ -171,16 +172,24 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._verified == self._broker.sessions:
             return starts
         fail = self._options.fail_on_data_loss
-        found = {
-            log: checked(probe, log, start, fail_on_data_loss=fail, may_lag=log not in self._short)
-            for log, start in starts.items()
-        }
-        self._short.clear()
+        found = starts | self._restarted(probe, starts, starts)
         for log, start in starts.items():
-            if found[log] != start:
-                self._forget_end(probe, log)
+            if found[log] == start:
+                found[log] = kept(probe, log, start, fail=fail)
+                if found[log] != start:
+                    self._forget_end(probe, log)
         self._verified = self._broker.sessions
         return found
+
+    def _difference(self, probe: LogProbe, log: str, mark: LogOffset) -> LogError | None:
+        """What shows that a log is another one than that of a mark: also that it is shorter, where all attempts have
+        found that."""
+        try:
+            return difference(probe, log, mark)
+        except LogTooShort as error:
+            if log in self._short:
+                return error
+            raise
 
     def _readable(
         self, probe: LogProbe, starts: dict[str, LogOffset], ends: dict[str, LogOffset]
@@ -192,12 +201,11 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         same: dict[str, LogOffset] = {}
         for log, start in starts.items():
             marks = dict.fromkeys((start, ends.get(log, start)))
-            may_lag = log not in self._short
-            other = next((mark for mark in marks if not is_same(probe, log, mark, may_lag=may_lag)), None)
+            other = next(filter(None, (self._difference(probe, log, mark) for mark in marks)), None)
             if other is None:
                 same[log] = start
                 continue
-            replaced(log, other.offset, fail=self._options.fail_on_data_loss)
+            report(other, fail=self._options.fail_on_data_loss)
             self._verified = 0  # the next batch begins with the first message of the new one
         return same
 
@@ -205,11 +213,12 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where logs begin that were made again since the batch before; nothing else tells while messages wait."""
         found: dict[str, LogOffset] = {}
         for log in logs:
-            if not is_same(probe, log, begins[log], may_lag=log not in self._short):
-                self._short.discard(log)
-                replaced(log, begins[log].offset, fail=self._options.fail_on_data_loss)
+            other = self._difference(probe, log, begins[log])
+            if other is not None:
+                report(other, fail=self._options.fail_on_data_loss)
                 self._forget_end(probe, log)
                 found[log] = LogOffset(first_of(probe, log))
+        self._short.clear()
         return found
 
     def _restarted_before_watch(self, probe: LogProbe, begins: dict[str, LogOffset]) -> dict[str, LogOffset]:
