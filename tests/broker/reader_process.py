@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import subprocess
@@ -103,14 +102,22 @@ class ReaderProcess:
     # --- what it has done
 
     def drained(self, is_complete: Callable[[], bool]) -> Counter[bytes]:
-        """Let the query read until it is idle and the sink is complete, for a minute at most; the caller finds what is
-        missing then. Kill it, and return the bodies in the sink."""
+        """Let the query read until it is idle and the sink is complete, or has not grown for a minute; the caller finds
+        what is missing then. Kill it, and return the bodies in the sink."""
         (self.directory / "complete").touch()
-        with contextlib.suppress(TimeoutError):
-            wait_until(lambda: self.is_well() and self._is_idle() and is_complete(), "all are read", 60, poll_s=0.1)
+        before = -1
+        while (stored := self.sink().total()) > before and not self._completes_in_a_minute(is_complete):
+            before = stored
         time.sleep(1.0)  # what comes twice may come late: it can only be waited for
         self.kill()
         return self.sink()
+
+    def _completes_in_a_minute(self, is_complete: Callable[[], bool]) -> bool:
+        try:
+            wait_until(lambda: self.is_well() and self._is_idle() and is_complete(), "all are read", 60, poll_s=0.1)
+        except TimeoutError:
+            return False
+        return True
 
     def sink(self) -> Counter[bytes]:
         """Bodies in the sink."""
