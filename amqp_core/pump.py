@@ -246,13 +246,14 @@ class Pump:
             return limit
         if self._next_tick is not None and now >= self._next_tick:
             self._next_tick, silent = self._endpoint.tick(now, reading=reading)
-            if silent and self._is_silence_allowed(now):
+            if silent and self.is_silence_allowed(now):
                 self._next_tick = now + _SILENT_TICK_S
             elif silent:
                 raise connection_lost(self.transport.peer, "the peer was silent for two heartbeat intervals")
         return limit if self._next_tick is None else min(limit, self._next_tick)
 
-    def _is_silence_allowed(self, now: float) -> bool:
+    def is_silence_allowed(self, now: float) -> bool:
+        """Whether the peer may be silent now, since it works on a command."""
         if now < self._silence_allowed_until:
             return True
         return self._speaks_again is not None and now < self._silent_until and not self._speaks_again()

@@ -36,6 +36,8 @@ _WINDOW = 16384
 # Credit that brought nothing for so long is replaced: Broker-J sometimes stops serving one of several competing
 # consumers, although there are messages, until its credit changes (some 2 in 100 that subscribe while messages arrive).
 _FORGOTTEN_SECONDS = 2.0
+# Without heartbeats, a broker that for so many seconds sends nothing, and leaves a stop unanswered, counts as lost.
+_SILENCE_S = 60.0
 
 
 class UnsettledLimit:
@@ -91,6 +93,7 @@ class Subscription(Arrivals[Message]):
         self._before = 0  # credit from before a stop that is not known to be complete; the broker may have used it
         self._before_bytes = 0.0
         self._stop_id: int | None = None  # command id of that stop
+        self._stopped_at = 0.0  # when it was sent
         self._early = 0  # messages that arrived since, and may have used the credit after it
         self._uncertain = False  # whether some did, so that the broker may have less credit than is counted
         self._ending = False  # a call that zeroes the credit is under way: credit sent after it would be incomplete
@@ -221,6 +224,7 @@ class Subscription(Arrivals[Message]):
         self._credit = self._before + messages
         self._early, self._uncertain = 0, False
         self._stop_id = client.queue(spec.MessageStop(destination=self.destination), sync=True)
+        self._stopped_at = monotonic()
         if nbytes is not None:
             self._given_bytes = nbytes = max(1, nbytes)  # 0 would be taken for "not given yet"
             client.queue(self._flow(spec.MessageCreditUnit.BYTE, nbytes))
@@ -255,6 +259,7 @@ class Subscription(Arrivals[Message]):
             begun: a large message of which the first part arrives ends the wait, too (:attr:`Client.under_way_bytes`).
 
         Raises:
+            DeadlineExceeded: there are no heartbeats, a stop is not answered, and the broker was silent for 60 s.
             AmqpError: the connection or session has ended, and all blocks that arrived before were returned.
         """
         deadline = monotonic() + timeout
@@ -270,11 +275,13 @@ class Subscription(Arrivals[Message]):
         if not self._blocks:
             client.check()
         while not self._blocks:
-            stopping = self._stop_id is not None
+            stopping, overdue = self._stop_id is not None, self._is_overdue()
             woken = client.pump(deadline, reading=client.reading)
             if not self._blocks:
                 client.check()
                 self._look_for_answer()
+                if overdue and self._is_overdue():  # also after what had arrived was read
+                    client.give_up("the answer to message.stop (there are no heartbeats)")
                 answered = stopping and self._stop_id is None and (until_answered or not self._given)
                 begins = begun and not known and client.connection.under_way_bytes > 0
                 if woken or answered or begins or monotonic() >= deadline:
@@ -354,6 +361,14 @@ class Subscription(Arrivals[Message]):
         if self._brings_nothing():
             self._renew(self._credit, self._bound)
         return min(deadline, self._changed_at + _FORGOTTEN_SECONDS)
+
+    def _is_overdue(self) -> bool:
+        """Whether a stop is unanswered and the broker silent for too long, where no heartbeats show that it lives."""
+        client = self._client
+        if self._stop_id is None or client.connection.heartbeat_s or not client.reading:
+            return False
+        now = monotonic()
+        return now - max(self._stopped_at, client.heard_at) >= _SILENCE_S and not client.is_silence_allowed(now)
 
     def _brings_nothing(self) -> bool:
         return monotonic() - self._changed_at >= _FORGOTTEN_SECONDS

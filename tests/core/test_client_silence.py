@@ -50,6 +50,70 @@ def test_a_silent_peer_is_noticed_after_two_heartbeats() -> None:
             again(lambda: subscription.take_blocks(10.0))
 
 
+def test_without_heartbeats_a_peer_that_leaves_a_stop_unanswered_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqp_core.v0_10.subscription._SILENCE_S", 0.5)
+
+    def script(peer: Peer) -> None:
+        peer.subscribed()
+        peer.transfer(b"before")
+        peer.silent()  # a proxy that has lost its broker takes everything
+
+    with FakePeer(script) as server:
+        subscription = receiving(server.connect())
+        assert bodies(subscription, 1) == [b"before"]
+        subscription.renew(5)
+        with pytest.raises(DeadlineExceeded, match=r"waited for the answer to message\.stop"):
+            again(lambda: subscription.take_blocks(0.2))
+
+
+def test_without_heartbeats_silence_is_no_loss_while_nothing_is_asked_or_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqp_core.v0_10.subscription._SILENCE_S", 0.2)
+    answer = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.subscribed()
+        peer.expect(spec.MessageStop)
+        answer.wait(15)
+        peer.transfer(b"late")
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        subscription = receiving(client)
+        assert not subscription.take_blocks(0.5)
+        client.pause_reading(True)
+        subscription.renew(5)
+        assert not subscription.take_blocks(0.5)
+        answer.set()
+        time.sleep(0.3)  # as long as a broker may be silent: the answer waits in the socket
+        client.pause_reading(False)
+        assert bodies(subscription, 1) == [b"late"]
+
+
+def test_without_heartbeats_a_broker_that_stores_accepts_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqp_core.v0_10.subscription._SILENCE_S", 0.2)
+    stored = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.hooks[spec.MessageAccept] = lambda _: stored.wait(15)
+        peer.subscribed()
+        peer.transfer(b"before")
+        peer.expect(spec.MessageStop)
+        peer.transfer(b"late")
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        subscription = receiving(client)
+        assert bodies(subscription, 1) == [b"before"]
+        client.accept([(0, 0)], silence_timeout_s=30.0)
+        subscription.renew(5)
+        for _ in range(4):
+            assert not subscription.take_blocks(0.2)
+        stored.set()
+        assert bodies(subscription, 1) == [b"late"]
+
+
 def _busy_with_commit(busy: threading.Event) -> Callable[[Peer], None]:
     """A broker whose thread of the connection does nothing else while it commits, as Broker-J."""
 
