@@ -31,6 +31,11 @@ BATCH_WRITES: Final = "batch write"
 """Query id of batch writes (outside of streams)."""
 _TYPES: Final = {STORED_QUERY_ID: str, "batch": int, "partition": int, "xid": str, "rows": int, "digest": str}
 
+_ROLLED_BACK: Final = frozenset({"XA_RBROLLBACK", "XA_RBTIMEOUT", "XA_HEURRB"})
+"""Answers to dtx.commit by which nothing of a branch is committed."""
+_COMMITTED: Final = "XA_HEURCOM"
+"""The broker has committed the branch by itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedBranch:
@@ -162,7 +167,7 @@ class PreparedTransactions:
 
     def commit(self, xids: Collection[str], *, seen: bool = False) -> set[str]:
         """Commit the branches that are prepared, and return their xids. ``seen``: :attr:`seen` is current, listed after
-        every change."""
+        every change. TransactionFailed: the broker has committed a part of a branch, or does not know."""
         listed = (self.seen if seen else self.listed()) if xids else {}
         committed = set()
 
@@ -171,6 +176,11 @@ class PreparedTransactions:
                 self._client.transactions.commit_branch(listed[text])
             except TransactionFailed as error:
                 _log.warning("the branch %s cannot be committed: %s", text, error)
+                if error.name == _COMMITTED:
+                    committed.add(text)
+                elif error.name not in _ROLLED_BACK:  # its marker proves nothing about the other messages
+                    error.add_note(f"branch {text}: compare its messages in the queues with the rows of the batch")
+                    raise
             else:
                 committed.add(text)
 

@@ -11,6 +11,7 @@ from amqp_core.errors import ConnectionLost, NotFound, ResourceLocked, Transacti
 from amqp_spark import crashpoints
 from amqp_spark.errors import StateError, UnsupportedModeError
 from amqp_spark.sink import commit_coordinator, commit_protocol
+from amqp_spark.sink.markers import MarkerLate
 from amqp_spark.sink.prepared_transactions import BATCH_WRITES, PreparedBranch
 from amqp_spark.state.names import query_key
 from amqp_spark.state.queue import StateQueue
@@ -114,6 +115,35 @@ def test_a_branch_that_cannot_be_committed_is_lost(fake: WriterBroker) -> None:
     with pytest.raises(StateError, match=f"{task.xid} of partition 0 .* neither prepared nor committed: 1 of 1"):
         driver(fake).commit([task], 0)
     assert fake.writer.state == OPEN
+
+
+@pytest.mark.parametrize("status", [(3, "XA_HEURHAZ"), (6, "XA_HEURMIX")], ids=lambda status: status[1])
+@pytest.mark.parametrize("marker", [True, False], ids=["marker", "no marker"])
+def test_a_branch_that_the_broker_has_committed_in_part_is_an_error(
+    fake: WriterBroker, status: tuple[int, str], *, marker: bool
+) -> None:
+    fake.fails["commit"] = [TransactionFailed("dtx.commit", *status), TransactionFailed("dtx.commit", *status)]
+    task = fake.task(0)
+    if marker:
+        fake.on_command = lambda name: fake.show(task) if name == "commit" else None
+    with pytest.raises(TransactionFailed, match=status[1]):
+        driver(fake).commit([task], 0)
+    fake.on_command = lambda name: None
+    if not marker:  # its rows may have arrived, so a repetition must not replace it
+        with pytest.raises(TransactionFailed, match=status[1]):
+            driver(fake).commit([fake.task(0)], 0)
+    assert fake.writer.state == OPEN
+
+
+def test_a_branch_that_the_broker_has_committed_by_itself_is_not_replaced(fake: WriterBroker) -> None:
+    task = fake.task(0)
+    fake.fails["commit"] = [TransactionFailed("dtx.commit", 4, "XA_HEURCOM")] * 3
+    with pytest.raises(MarkerLate):
+        driver(fake).commit([task], 0)
+    fake.show(task)
+    del fake.prepared[task.xid]
+    assert not driver(fake).commit([fake.task(0)], 0)
+    assert (fake.writer.state, fake.visible) == (DONE, {})
 
 
 def test_an_orphan_whose_timer_was_faster(fake: WriterBroker) -> None:
