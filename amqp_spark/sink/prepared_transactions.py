@@ -32,7 +32,7 @@ BATCH_WRITES: Final = "batch write"
 _TYPES: Final = {STORED_QUERY_ID: str, "batch": int, "partition": int, "xid": str, "rows": int, "digest": str}
 
 _ROLLED_BACK: Final = frozenset({"XA_RBROLLBACK", "XA_RBTIMEOUT", "XA_HEURRB"})
-"""Answers to dtx.commit by which nothing of a branch is committed."""
+"""Answers to dtx.commit and dtx.rollback by which nothing of a branch is committed."""
 _COMMITTED: Final = "XA_HEURCOM"
 """The broker has committed the branch by itself."""
 
@@ -211,8 +211,13 @@ class PreparedTransactions:
     def _roll_back(self, xid: Xid) -> None:
         try:
             self._client.transactions.rollback_branch(xid)
-        except TransactionFailed:
-            pass  # its timer expired first
+        except TransactionFailed as error:  # most often its timer expired first
+            if error.name not in _ROLLED_BACK:
+                _log.error(
+                    "transaction %s was not rolled back as a whole (%s): its rows may be duplicates; the query "
+                    "continues",
+                    xid_text(xid), error,
+                )  # fmt: skip
 
     def sweep(self, query_id: str, batch: int, keep: Collection[str]) -> None:
         """Roll back the branches that no decision will ever name, but not those to ``keep``, which may still be needed.

@@ -153,6 +153,15 @@ def test_an_orphan_whose_timer_was_faster(fake: WriterBroker) -> None:
     assert fake.writer.state == DONE
 
 
+def test_an_orphan_of_which_the_broker_has_committed_a_part_is_told(
+    fake: WriterBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    orphan = fake.task(0)
+    fake.fails["rollback"] = [TransactionFailed("dtx.rollback", 6, "XA_HEURMIX")]
+    assert driver(fake).commit([fake.task(0)], 0)
+    assert f"transaction {orphan.xid} was not rolled back as a whole" in caplog.text
+
+
 def test_a_sweep_that_fails_is_no_failure_of_the_batch(fake: WriterBroker) -> None:
     fake.task(0)
     fake.fails["rollback"] = [ConnectionLost("cut")]
