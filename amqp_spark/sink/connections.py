@@ -239,4 +239,5 @@ def _at_exit() -> None:
         pool.close()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+if hasattr(os, "register_at_fork"):  # Windows has no forks, and a client of Spark Connect there imports this
+    os.register_at_fork(after_in_child=_after_fork_in_child)

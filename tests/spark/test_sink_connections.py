@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -199,6 +201,12 @@ def test_a_fork_that_python_did_not_see_is_noticed(
     monkeypatch.setattr(os, "getpid", lambda: 1)
     assert not pool.lease(HERE).reused
     assert fake_sink.clients[0].ended == "aborted"
+
+
+def test_the_sink_is_imported_where_there_are_no_forks() -> None:
+    code = "import os; del os.fork, os.register_at_fork; import amqp_spark.sink; amqp_spark.sink.AmqpBatchSink"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_there_is_one_pool_per_process() -> None:
