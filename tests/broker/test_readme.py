@@ -82,7 +82,8 @@ def without_spark(name: str, node: Broker, queue: str) -> str:
     """The first example that imports from a module, for a broker and a queue."""
     code = next(code for code in examples() if f"from {name} import" in code)
     hosts, _, _ = parse_url(node.url())
-    code = code.replace('("localhost", 5672)', repr(hosts[0])).replace('"greetings"', repr(queue))
+    code = code.replace('("localhost", 5672)', repr(hosts[0]))
+    code = re.sub('"(greetings|letters)"', repr(queue), code)
     return code.replace('username="guest", password="guest"', f"username={node.username!r}, password={node.password!r}")
 
 
@@ -97,6 +98,15 @@ def test_the_example_without_spark(
     left = connect().query_queue(queue)
     assert left is not None
     assert left.message_count == 0
+
+
+def test_the_examples_without_spark_follow_each_other_on_one_broker(
+    amqp_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (host, *_), _, _ = parse_url(amqp_url)
+    for code in (code for code in examples() if "amqp_core" in code):
+        exec(compile(code.replace('("localhost", 5672)', repr(host)), "README.md", "exec"), {})
+    assert capsys.readouterr().out == "b'hello'\nb'hello' {'language': 'en'}\nb'?' {'language': None}\n"
 
 
 def test_the_example_with_rabbitmq(rabbitmq: RabbitMQNode, capsys: pytest.CaptureFixture[str]) -> None:
