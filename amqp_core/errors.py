@@ -347,8 +347,14 @@ class TransactionFailed(AmqpError):
         """Whether the broker has rolled the branch back for another reason (XA_RBROLLBACK)."""
         return self.name == "XA_RBROLLBACK"
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the broker may have committed one part of the branch and rolled back another."""
+        return self.name in ("XA_HEURMIX", "XA_HEURHAZ")
+
     def __str__(self) -> str:
-        return CoreCondition.TRANSACTION_FAILED(operation=self.operation, status=self.name, code=self.status)
+        condition = CoreCondition.TRANSACTION_MIXED if self.is_mixed else CoreCondition.TRANSACTION_FAILED
+        return condition(operation=self.operation, status=self.name, code=self.status)
 
 
 class SessionDetached(AmqpError):
