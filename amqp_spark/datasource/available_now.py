@@ -52,6 +52,10 @@ class Consumer(Protocol):
     flow: FlowControl
 
     @property
+    def withheld(self) -> int:
+        """Messages that arrived and are not received, until it is known whether they were accepted before."""
+
+    @property
     def beside_options(self) -> ConnectOptions:
         """Options for another connection to the host of this one. Any thread."""
 
@@ -126,7 +130,7 @@ class AvailableNow:
                 add_range(self._excess, *ids)
 
     def dropped(self, count: int) -> None:
-        """Record that so many of the messages that were counted are not received, since they were accepted before."""
+        """Record that so many of the messages that came again are not received, since they were accepted before."""
         self._detector.dropped(count)
 
     def surveyed(self, consumers: int | None) -> None:
@@ -187,7 +191,8 @@ class AvailableNow:
         if blocks:
             return 0
         busy, left = self._buffer.planned > self._buffer.accepted, partial(self._consumer.ask_end, client)
-        if self._detector.empty_round(left, received=self._buffer.received, busy=busy):
+        received, withheld = self._buffer.received, self._consumer.withheld
+        if self._detector.empty_round(left, received=received, withheld=withheld, busy=busy):
             self._exhaust(client, subscription)
             return 0
         return self._detector.stalled
@@ -206,7 +211,7 @@ class AvailableNow:
                     self._consumer.queue, self._second_count.failures,
                 )  # fmt: skip
             left = self._consumer.ask_end(client, subscription)
-            self._detector.recounted(left, received=self._buffer.received)
+            self._detector.recounted(left, received=self._buffer.received, withheld=self._consumer.withheld)
         else:
             self._detector.not_recounted()  # until there is an answer
             self._second_count.begin(self._connect_beside, partial(self._counted_apart, self._buffer.incarnation))
@@ -227,7 +232,8 @@ class AvailableNow:
 
         def use() -> None:
             if self._buffer.incarnation == incarnation and self._detector.limit is None:
-                self._detector.recounted(left, received=received, under_way=under_way)
+                withheld = self._consumer.withheld
+                self._detector.recounted(left, received=received, withheld=withheld, under_way=under_way)
 
         return use
 

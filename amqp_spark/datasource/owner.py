@@ -18,8 +18,8 @@ class Owner(Protocol):
         """Whether messages may arrive that are to be dropped, or are withheld for this reason."""
 
     @property
-    def withholds(self) -> bool:
-        """Whether messages were withheld: nothing is accepted, and no room becomes free, until all of them are here."""
+    def withheld(self) -> int:
+        """Number of messages that are withheld: while there are any, nothing is accepted, and no room becomes free."""
 
     @property
     def owned(self) -> tuple[int, int]:

@@ -335,7 +335,7 @@ class QueueConsumer:
         if subscription.overflowed and self.flow.may_begin_anew():
             raise ConsumerStalled(SparkCondition.BUFFER_OVERFLOWED(queue=self.queue))
         self.store(subscription.take_arrived())  # these bytes count when credit is granted
-        left = 0 if self._owner is not None and self._owner.withholds else self._available_now.left_to_take()
+        left = 0 if self.withheld else self._available_now.left_to_take()
         self.flow.regulate(client, subscription, left=left, idles=not self._available_now.bounded)
         self.counters.credit = subscription.credit
         self._life.asked = True
@@ -383,6 +383,11 @@ class QueueConsumer:
 
     def _is_asked(self) -> bool:
         return self._owner is not None and self._owner.is_asked()
+
+    @property
+    def withheld(self) -> int:
+        """Messages that arrived and are not received, until it is known whether they were accepted before."""
+        return 0 if self._owner is None else self._owner.withheld
 
     def _is_in_doubt(self) -> bool:
         return self._owner is not None and self._owner.in_doubt

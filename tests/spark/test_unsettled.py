@@ -51,7 +51,7 @@ def test_the_first_limit_follows_from_what_is_owned(fake: FakeBroker) -> None:
         """See :class:`amqp_spark.datasource.owner.Owner`."""
 
         owned = 50, 50 * 100_000
-        in_doubt, withholds = True, False
+        in_doubt, withheld = True, 0
 
         def enter(self, _client: object, *, declared: bool) -> bool:
             return not declared

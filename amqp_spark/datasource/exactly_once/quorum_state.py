@@ -300,9 +300,9 @@ class QuorumState:
         return bool(self._recognition.files)
 
     @property
-    def withholds(self) -> bool:
-        """Whether messages are withheld, so that nothing else may be acknowledged."""
-        return self._recognition.withheld > 0
+    def withheld(self) -> int:
+        """Number of messages that are withheld: while there are any, nothing else may be acknowledged."""
+        return self._recognition.withheld
 
     def is_in_doubt(self, file: str) -> bool:
         """Whether a batch must stay owned, since its messages may come again."""
@@ -390,7 +390,7 @@ class QuorumState:
             return
         self._past = self._past or self._due
         patient = self._clock() < self._begun_at + PATIENCE_SECONDS
-        crowded = self.withholds and (not patient or self._recognition.withheld >= MOST_UNSETTLED)
+        crowded = self.withheld > 0 and (not patient or self.withheld >= MOST_UNSETTLED)
         verdict = self._recognition.decide(past=self._past or crowded)
         if verdict.ended:
             self._carry_out(verdict)

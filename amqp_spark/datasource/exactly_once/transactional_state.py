@@ -160,9 +160,10 @@ class TransactionalState:
         return self._quorum is not None and self._quorum.in_doubt
 
     @property
-    def withholds(self) -> bool:
-        """Whether messages are withheld until it is known whether they were accepted: nothing is accepted till then."""
-        return self._quorum is not None and self._quorum.withholds
+    def withheld(self) -> int:
+        """Number of messages that are withheld until it is known whether they were accepted: nothing is accepted till
+        then."""
+        return 0 if self._quorum is None else self._quorum.withheld
 
     @property
     def owned(self) -> tuple[int, int]:
@@ -216,7 +217,7 @@ class TransactionalState:
         if self._quorum is not None:
             self._quorum.resolve()
             self._check_age()
-            if self.withholds:
+            if self.withheld:
                 return False
         with self._lock:
             change = self._change

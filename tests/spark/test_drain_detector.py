@@ -1,0 +1,80 @@
+"""Where AvailableNow ends after a session was lost with the acceptance of a batch: such messages come again, and are
+dropped. Each case has 1,000 messages at first, of which a batch of 14 is in doubt."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp_spark.datasource.drain_detector import SETTLING_SECONDS, DrainDetector
+from tests.support.clock import Clock
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def detector(clock: Clock) -> DrainDetector:
+    """Of a queue of RabbitMQ, whose first batch was planned before the session was lost."""
+    found = DrainDetector("q", selector=False, clock=clock)
+    found.settling_s = SETTLING_SECONDS
+    assert found.begin(1000, received=0, confirmed=0) == 1000
+    return found
+
+
+def test_messages_that_come_again_have_their_positions_already(detector: DrainDetector) -> None:
+    """All of the queue came before the second count, except for what was under way."""
+    assert detector.begin(1000, received=14, confirmed=14) == 1000
+    detector.dropped(14)
+    detector.recounted(0, received=917, under_way=86)
+    assert not detector.reached(999)
+    assert detector.reached(1000)
+
+
+def test_messages_that_do_not_come_again_are_not_counted(detector: DrainDetector) -> None:
+    assert detector.begin(986, received=14, confirmed=14) == 1000
+    detector.recounted(900, received=100)
+    assert detector.limit == 1000
+
+
+def test_new_messages_do_not_take_the_place_of_those_that_come_again(detector: DrainDetector) -> None:
+    assert detector.begin(1030, received=14, confirmed=14) == 1000
+    detector.dropped(14)
+    detector.recounted(0, received=1000)
+    assert detector.limit == 1000
+
+
+@pytest.mark.parametrize("dropped", [0, 14])
+def test_withheld_messages_count_where_the_first_count_was_too_low(detector: DrainDetector, dropped: int) -> None:
+    """It may be late. If they are received for the second time in the end, the end is 14 positions later."""
+    assert detector.begin(500, received=14, confirmed=14) == 514
+    detector.recounted(886, received=114, withheld=14)
+    detector.dropped(dropped)
+    assert detector.limit == 1014 - dropped
+
+
+def test_a_count_that_others_have_made_less_has_those_that_come_again(detector: DrainDetector) -> None:
+    """Another consumer has taken 100."""
+    assert detector.begin(900, received=14, confirmed=14) == 914
+    detector.recounted(0, received=14, withheld=14)
+    detector.dropped(14)
+    assert detector.limit == 900
+
+
+def test_a_session_that_the_broker_still_keeps_hides_them(detector: DrainDetector, clock: Clock) -> None:
+    assert detector.begin(300, received=14, confirmed=14, lost_for=30.0) == 1000
+    detector.recounted(None, received=14)
+    detector.alone = True
+    for _ in range(2):  # the broker says that the session is gone; another consumer has taken 100
+        clock.now += 1
+        detector.empty_round(lambda: 700, received=200, withheld=14)
+    detector.dropped(14)
+    assert detector.limit == 900
+
+
+def test_a_session_that_the_broker_still_keeps_may_have_accepted_them(detector: DrainDetector) -> None:
+    assert detector.begin(300, received=14, confirmed=14, lost_for=30.0) == 1000
+    detector.recounted(None, received=14)
+    detector.dropped(14)
+    assert detector.limit == 1000
