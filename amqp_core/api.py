@@ -547,7 +547,8 @@ class Client(Protocol):
         """Wait until the queue has processed for good what this session has sent to it, and survives a crash with it.
 
         Only for queues of type quorum. For this the first message that is ready is received and returned: it comes
-        again, marked as redelivered. ``None``: the queue had none.
+        again, marked as redelivered. It is kept until the session ends if no subscription of this session could get it.
+        ``None``: the queue had none.
         """
 
     def release(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False) -> None:

@@ -362,7 +362,9 @@ class Client(PublishingClient):
         """Wait until a quorum queue has logged all settlements that this client has sent (basic.get).
 
         The queue processes basic.get after everything that came before on the same channel, in one log that survives
-        kill -9. A message that it brings is returned at once, which marks it as redelivered.
+        kill -9. A message that it brings is returned at once, which marks it as redelivered. If no subscription of this
+        client could get it then, it is kept until the client ends: the next barrier would bring it again, and a queue
+        drops a message that is returned too often.
 
         Raises:
             NotFound: no such queue: the client has ended.
@@ -371,7 +373,8 @@ class Client(PublishingClient):
         if not isinstance(method, spec.BasicGetOk) or content is None:
             return None
         self._unsettled.arrived(method.delivery_tag, 1)
-        self.release([(method.delivery_tag, method.delivery_tag)])
+        if any(each.queue == queue and each.goes_on for each in self._subscriptions.values()):
+            self.release([(method.delivery_tag, method.delivery_tag)])
         try:
             message = Message(content.body, content.properties, method.exchange, method.routing_key)
         except DecodeError:

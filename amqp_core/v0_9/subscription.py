@@ -171,8 +171,13 @@ class Subscription(Arrivals[Message]):
 
     def cease(self) -> None:
         """Ask the broker to end the subscription, without waiting (basic.cancel); messages under way still arrive."""
-        if self._cancelled is None and self._ceasing is None:
+        if self.goes_on:
             self._ceasing = self._client.request(CONSUMING, spec.BasicCancel(consumer_tag=self.consumer_tag))
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether neither side has begun to end the subscription."""
+        return self._cancelled is None and self._ceasing is None
 
     @property
     def ceased(self) -> bool:

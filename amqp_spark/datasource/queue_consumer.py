@@ -150,7 +150,8 @@ class QueueConsumer:
             self._looks_deleted = True
             self.wake()
             return
-        if self._owner is not None and self.connected:
+        # behind its end RabbitMQ counts each message as a consumer that the session got alone (Client.pass_barrier)
+        if self._owner is not None and self.connected and not self._available_now.ending:
             self._owner.surveyed(info.subscriber_count)
         if info.message_count is not None:
             with self._lock:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqp_core.v0_9.messages import Message
+from amqp_core.v0_9.redelivery import identity
 from amqp_core.v0_9.spec import BasicProperties
+from amqp_core.v0_9.topology import QueueInfo
 from amqp_spark import crashpoints
 from amqp_spark.datasource import unsettled
 from amqp_spark.errors import LogError, SpoolError, StateError, UnsupportedModeError
@@ -146,6 +148,31 @@ def test_a_connection_is_lost_while_messages_are_recognised(consumer: Consumer, 
     assert found == numbers(1000)
     consumer.stop()
     wait_until(lambda: consumer.count() == (0, 0), "all are accepted")
+
+
+def test_messages_beyond_the_end_are_not_returned_with_each_batch(
+    consumer: Consumer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A queue with a limit of deliveries would drop the first of them: RabbitMQ 4.0 after 20 barriers."""
+    consumer.publish(numbers(10))
+    driver = consumer.driver(available_now=True, maxMessagesPerTrigger=1)
+    driver.trigger()
+    receiver = driver.reader._stream._receiver  # type: ignore[union-attr]
+    wait_until(receiver.all_taken, "the end is found")
+    consumer.publish(numbers(20, 100))
+    assert drained(driver) == numbers(10)
+    _, consumers = consumer.count()
+    assert consumers > 1, "those that hold one message each"
+    for _ in range(2):
+        receiver.consumers[0].surveyed(QueueInfo(consumer.queue, 0, consumers), counts_held=False)
+    assert "needs to be the only one" not in caplog.text
+    consumer.stop()
+    consumer.wait_for_count(20, 0)
+    with consumer.connect() as client:
+        found = client.subscribe(consumer.queue, max_unsettled=20).take(20)
+    assert [message.body for message in found] == numbers(20, 100)
+    assert max(identity(message).deliveries for message in found) <= 2
+    assert [message.redelivered for message in found].count(True) > 1, "there were several barriers"
 
 
 def test_named_messages_with_equal_bodies_are_recognised(consumer: Consumer, fate: Fate) -> None:

@@ -385,6 +385,26 @@ def test_a_message_whose_routing_key_is_not_utf_8_is_got_and_recognised() -> Non
         assert delivered.routing_key == KEY
 
 
+def test_a_barrier_keeps_a_message_that_no_subscription_could_get() -> None:
+    """Returned, it would be the first one again at each barrier, and be dropped when that was too often."""
+
+    def bring(tag: int) -> Callable[[Peer], None]:
+        def step(peer: Peer) -> None:
+            peer.until(lambda: sum(isinstance(each, spec.BasicGet) for _, each in peer.methods) == tag, "basic.get")
+            peer.send(spec.BasicGetOk(tag, routing_key="q"), None, b"b", channel=CONSUMING)
+
+        return step
+
+    script = Server(bring(1), bring(2))
+    with FakePeer(script) as server:
+        client, subscription = script.subscribe(server)
+        client.pass_barrier("q")
+        subscription.cease()
+        client.pass_barrier("q")
+        client.sync()
+        assert script.seen(spec.BasicNack) == [spec.BasicNack(1, multiple=True, requeue=True)]
+
+
 class Bound:
     """Says whether what comes before an answer is kept, and notes what it was asked."""
 
