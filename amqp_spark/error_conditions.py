@@ -198,6 +198,11 @@ class SparkCondition(Condition):
         "Queue {queue!r} was declared with x-single-active-consumer, and deliveryGuarantee=exactly-once asks the queue "
         "with basic.get, which the broker then refuses.",
         "Declare the queue without it, or use at-least-once.")
+    QUEUE_DELAYS_RETURNS = (
+        "Queue {queue!r} was declared with x-delayed-retry-type {kind}, so that messages come again late.",
+        "Declare the queue without it, or use at-least-once.",
+        "deliveryGuarantee=exactly-once takes messages that do not come again after a crash for accepted ones: those "
+        "that come late would be processed twice.")
     QUEUE_TYPE_UNKNOWN = (
         "The login may not learn the type of queue {queue!r}, which exactly-once needs: {reason}.",
         "Give it the right to configure the queue; an existing queue is not changed.")

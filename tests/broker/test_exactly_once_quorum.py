@@ -230,6 +230,15 @@ def test_a_queue_with_a_single_active_consumer_is_refused(consumer: Consumer) ->
         consumer.driver().trigger_until_rows()
 
 
+def test_a_queue_that_delays_what_comes_back_is_refused(consumer: Consumer) -> None:
+    """Nothing but time shows that a message in doubt comes again: the queue says until then that it is empty."""
+    with consumer.connect() as client:
+        client.delete_queue(consumer.queue)
+    consumer.declare(x_delayed_retry_type="failed", x_delayed_retry_min=5000, x_delivery_limit=-1)
+    with pytest.raises(UnsupportedModeError, match=r"x-delayed-retry-type failed.*Declare the queue without it"):
+        consumer.driver().trigger_until_rows()
+
+
 def test_a_stream_without_its_queue_type_is_refused(consumer: Consumer) -> None:
     with consumer.connect() as client:
         client.delete_queue(consumer.queue)

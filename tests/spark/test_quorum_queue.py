@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from amqp_core.errors import DeclaredDifferently
-from amqp_spark.datasource.exactly_once.quorum_queue import LIMIT, SINGLE, TYPE, check_quorum, warn_of_limit
+from amqp_spark.datasource.exactly_once.quorum_queue import DELAYED, LIMIT, SINGLE, TYPE, check_quorum, warn_of_limit
 from amqp_spark.errors import LogError, UnsupportedModeError
 
 if TYPE_CHECKING:
@@ -36,11 +36,17 @@ def client_of(arguments: dict[str, Any], *, unlimited: bool = True) -> Client:
         ({TYPE: "stream"}, LogError, r"AMQP_QUEUE_IS_LOG.*Set queueType=stream"),
         ({TYPE: "quorum", SINGLE: 1, "x-max-length": 5}, UnsupportedModeError,
          f"AMQP_QUEUE_SINGLE_CONSUMER.*declared with {SINGLE}.*Declare the queue without it"),
+        ({TYPE: "quorum", DELAYED: "all", LIMIT: -1}, UnsupportedModeError,
+         f"AMQP_QUEUE_DELAYS_RETURNS.*declared with {DELAYED} all.*Declare the queue without it"),
     ],
 )  # fmt: skip
 def test_other_queues_are_refused_with_what_helps(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         check_quorum(client_of(arguments), "q")
+
+
+def test_a_queue_that_says_that_it_delays_nothing_is_read() -> None:
+    assert check_quorum(client_of({TYPE: "quorum", DELAYED: "disabled", LIMIT: 7}), "q") == 7
 
 
 @pytest.mark.parametrize(

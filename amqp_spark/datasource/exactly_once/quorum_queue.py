@@ -1,4 +1,4 @@
-"""Which queues of RabbitMQ exactly-once can read: quorum queues, without a single active consumer.
+"""Which queues of RabbitMQ exactly-once can read: quorum queues, without a single active consumer or delayed returns.
 
 The type is learned by declaring the queue again as a quorum queue, which changes nothing: the broker refuses the first
 argument that differs, with its current value.
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 TYPE: Final = "x-queue-type"
 SINGLE: Final = "x-single-active-consumer"
+DELAYED: Final = "x-delayed-retry-type"
+"""Of RabbitMQ 4.3: which messages that come back are out of reach for some time. Nothing shows then that they exist."""
+_NOT_DELAYED: Final = (None, "disabled")
 LIMIT: Final = "x-delivery-limit"
 DEFAULT_LIMIT: Final = 20
 """That of quorum queues of RabbitMQ 4; earlier releases have none."""
@@ -29,8 +32,8 @@ _log = logging.getLogger(__name__)
 
 
 def check_quorum(client: Client, queue: str) -> object:
-    """Check that an existing queue is a quorum queue from which ``basic.get`` is allowed; return its declared limit of
-    deliveries, or None.
+    """Check that an existing queue is a quorum queue from which ``basic.get`` is allowed, and which delivers at once
+    what has come back; return its declared limit of deliveries, or None. What a policy sets cannot be learned.
 
     Raises:
         UnsupportedModeError: it is not, or the login may not learn it.
@@ -58,6 +61,8 @@ def check_quorum(client: Client, queue: str) -> object:
         raise UnsupportedModeError(SparkCondition.QUEUE_TYPE_UNKNOWN(queue=queue, reason=why))
     if arguments.get(SINGLE):
         raise UnsupportedModeError(SparkCondition.QUEUE_SINGLE_CONSUMER(queue=queue))
+    if (kind := arguments.get(DELAYED)) not in _NOT_DELAYED:
+        raise UnsupportedModeError(SparkCondition.QUEUE_DELAYS_RETURNS(queue=queue, kind=kind))
     return arguments.get(LIMIT)
 
 
