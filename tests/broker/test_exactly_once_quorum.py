@@ -14,7 +14,9 @@ from amqp_core.v0_9.spec import BasicProperties
 from amqp_core.v0_9.topology import QueueInfo
 from amqp_spark import crashpoints
 from amqp_spark.datasource import unsettled
+from amqp_spark.datasource.exactly_once import waiting
 from amqp_spark.errors import LogError, SpoolError, StateError, UnsupportedModeError
+from amqp_spark.spool.state_files import StateFiles
 from amqp_spark.transactions.__main__ import main
 from tests.broker.source_0_9_support import ExactlyOncePlace, drained, numbers
 from tests.broker.stream_support import Stream
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.broker.exactly_once_support import Fate
+    from tests.spark.driver import Driver
     from tests.support.rabbitmq import RabbitMQNode
 
 pytestmark = pytest.mark.broker
@@ -181,6 +184,33 @@ def test_named_messages_with_equal_bodies_are_recognised(consumer: Consumer, fat
     driver = consumer.driver(available_now=True, maxMessagesPerTrigger=100)
     assert len(drained(driver)) == 500
     assert fate.point == ""
+
+
+def test_a_process_that_was_suspended_leaves_its_last_batch_to_its_successor(
+    consumer: Consumer, rabbitmq: RabbitMQNode
+) -> None:
+    """It was suspended behind the file of its state that owns the batch, which the successor has read."""
+    successors: list[Driver] = []
+
+    def suspended(files: StateFiles, epoch: int, serial: int, content: bytes) -> int:
+        patched.undo()
+        files.write(epoch, serial, content)
+        rabbitmq.evaluate('[rabbit_networking:close_connection(Each, "") || Each <- rabbit_networking:connections()]')
+        successors.append(consumer.driver(driver))
+        successors[0].latest()
+        newest = files.latest()
+        assert newest is not None
+        return newest.epoch
+
+    driver = consumer.driver()
+    driver.latest()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(waiting, "KEEP_ALIVE_SECONDS", 60.0)
+        patched.setattr(StateFiles, "write", suspended)
+        consumer.publish(numbers(10))
+        with pytest.raises(StateError, match="AMQP_CONSUMER_REPLACED"):
+            driver.trigger_until_rows()
+    assert bodies(successors[0].trigger_until_rows()) == numbers(10)
 
 
 @pytest.mark.parametrize("point", crashpoints.QUORUM_POINTS)

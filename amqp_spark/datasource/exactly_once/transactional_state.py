@@ -239,9 +239,12 @@ class TransactionalState:
             self._owner.swap(
                 attempt.after.dump(), accept=() if change is None else change.accept, sent=partial(_sent, attempt)
             )
-        except StateError:  # nothing was committed
-            self._attempt = None
-            self._dropped(attempt)
+        except StateError:
+            if (
+                self._quorum is None
+            ):  # nothing was committed; a state in the spool may be, and a successor own the batch
+                self._attempt = None
+                self._dropped(attempt)
             raise
         self._attempt = None
         if change is not None:
