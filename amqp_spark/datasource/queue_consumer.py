@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import AmqpError, NotFound, ResourceDeleted
 from amqp_spark import crashpoints
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from amqp_spark.options import SourceOptions
 
 _log = logging.getLogger(__name__)
+
+BATCHES_HELD: Final = 2
+"""A session without credit holds the messages of so many batches of ``maxMessagesPerTrigger``: one is processed, and
+the next one waits."""
 
 
 def now() -> float:
@@ -232,7 +236,7 @@ class QueueConsumer:
             self._close(client)
 
     def _subscribe(self, client: Client, others: int | None = None) -> Subscription:
-        at_most = self._available_now.most_unsettled(self._life.there)
+        at_most = _least(self._available_now.most_unsettled(self._life.there), self._most_waiting)
         if self._owner is not None:
             self.flow.expect(*self._owner.owned)
         # Messages in doubt are withheld until others have come behind them, however many that takes.
@@ -240,6 +244,17 @@ class QueueConsumer:
         if self._owner is not None:
             most = self._owner.most_unsettled(most)
         return consumer_setup.subscribe(client, self.queue, self._options, max_unsettled=most, others=others)
+
+    @property
+    def _most_waiting(self) -> int | None:
+        """Most messages that a session holds without credit, where small batches may take long; None: no bound.
+
+        Each session that the broker ends meanwhile returns them, and a queue drops what it gets back too often. With
+        exactly-once there is no bound: a batch in doubt is recognised once all of its messages have come again, and a
+        barrier may have put some of them at the end of the queue.
+        """
+        most = self._options.max_messages_per_trigger
+        return None if most is None or self._owner is not None else BATCHES_HELD * most
 
     def _subscribe_again(self, client: Client, subscription: Subscription) -> Subscription:
         """Replace a subscription by one with another limit. What has arrived stays unsettled, and is settled later."""
@@ -498,3 +513,8 @@ class QueueConsumer:
             self.error = error
             self.sync_done = self.sync_wanted
             self._lock.notify_all()
+
+
+def _least(*bounds: int | None) -> int | None:
+    """The least of those bounds that there are."""
+    return min((each for each in bounds if each is not None), default=None)

@@ -175,6 +175,16 @@ def test_a_batch_that_waits_for_more_messages_than_may_come_is_planned(fake: Fak
     assert len(driver.rows(1)) < 100
 
 
+def test_no_more_messages_come_than_two_batches_may_have(fake: FakeBroker, readers: Readers) -> None:
+    """While small batches take long, sessions end again and again, and a queue drops what it gets back too often."""
+    fake.publish("q", *numbers(100))
+    driver = Driver(readers(maxMessagesPerTrigger=10))
+    for batch in range(10):
+        assert len(driver.trigger_until_rows()) == 10
+        assert fake.held() <= 20, batch
+    assert [body for rows in driver.batches for body in bodies(rows)] == numbers(100)
+
+
 def test_at_most_once_has_no_limit_and_settles_nothing(fake: FakeBroker, readers: Readers) -> None:
     fake.publish("q", *numbers(100))
     driver = Driver(readers(deliveryGuarantee="at-most-once"), available_now=True)

@@ -240,9 +240,8 @@ class TransactionalState:
                 attempt.after.dump(), accept=() if change is None else change.accept, sent=partial(_sent, attempt)
             )
         except StateError:
-            if (
-                self._quorum is None
-            ):  # nothing was committed; a state in the spool may be, and a successor own the batch
+            # A transaction committed nothing. A state in the spool may be there, and a successor own the batch.
+            if self._quorum is None:
                 self._attempt = None
                 self._dropped(attempt)
             raise
