@@ -202,7 +202,7 @@ def test_a_process_that_was_suspended_leaves_its_last_batch_to_its_successor(
         assert newest is not None
         return newest.epoch
 
-    driver = consumer.driver()
+    driver = consumer.driver(minMessagesPerTrigger=10)
     driver.latest()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(waiting, "KEEP_ALIVE_SECONDS", 60.0)
