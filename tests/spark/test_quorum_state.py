@@ -13,6 +13,7 @@ from amqp_core.api import Identity, Ready, Route
 from amqp_core.errors import ConnectionLost
 from amqp_spark.datasource.exactly_once import quorum_state
 from amqp_spark.datasource.exactly_once.quorum_state import QuorumState
+from amqp_spark.datasource.exactly_once.recognition import Verdict
 from amqp_spark.datasource.exactly_once.recovery import Consumer
 from amqp_spark.errors import StateError
 from amqp_spark.spool.spool import Spool
@@ -31,18 +32,20 @@ STEP_S = 0.025
 
 
 class Queue:
-    """A queue whose first message was returned and does not come, and a state with a batch in doubt that has come."""
+    """A queue whose first message was returned and does not come, and a state with a batch of two messages in doubt, of
+    which so many have come."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, come: int = 1) -> None:
         self.now = 1000.0
         self.looks: list[float] = []
         self.asked, self.is_lost = 0, False
         self.exchanges: set[str] = set()
         self.state = self.process(directory)
         self.state._begun_at = self.now
-        identity = Identity(bytes(16), 0, named=False)
-        self.state._recognition.add("file", [identity])
-        assert self.state._recognition.withholds(identity._replace(deliveries=1), 1)
+        batch = [Identity(bytes([number] * 16), 0, named=False) for number in range(2)]
+        self.state._recognition.add("file", batch)
+        for number, identity in enumerate(batch[:come]):
+            assert self.state._recognition.withholds(identity._replace(deliveries=1), number)
 
     def process(self, directory: Path, *, adopt: bool = False) -> QuorumState:
         """The state as a process has it."""
@@ -104,10 +107,22 @@ def test_a_message_that_comes_is_a_reason_to_look_again_at_once(tmp_path: Path) 
     assert len(queue.looks) > quorum_state.MOST_IN_VAIN
 
 
+def test_a_batch_that_has_come_as_a_whole_is_decided_on_when_no_more_can_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session before had more messages: what is left of them is first in the queue, and this session is full."""
+    queue = Queue(tmp_path, come=2)
+    verdicts: list[Verdict] = []
+    monkeypatch.setattr(queue.state, "_carry_out", verdicts.append)
+    queue.wait(5)
+    assert len(queue.looks) == quorum_state.MOST_IN_VAIN
+    assert verdicts[0] == Verdict([0, 1], [], ["file"], ["file"])
+
+
 def test_the_limit_of_a_session_in_doubt_has_little_room_where_messages_are_large(tmp_path: Path) -> None:
     state = Queue(tmp_path).state
     assert state.most_unsettled(None) is None
-    assert [state.most_unsettled(most) for most in (1, 500, 5000)] == [2, 501, 5000]
+    assert [state.most_unsettled(most) for most in (1, 500, 5000)] == [3, 502, 5000]
 
 
 def test_a_process_that_was_replaced_notices_it_although_the_states_are_equal(tmp_path: Path) -> None:

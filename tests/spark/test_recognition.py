@@ -45,10 +45,17 @@ def test_a_batch_without_names_waits_for_what_else_comes() -> None:
     assert found.decide(past=True) == Verdict([1, 2], [], ["f"], ["f"])
 
 
+def test_a_batch_without_names_is_decided_on_when_nothing_else_can_come() -> None:
+    found = in_doubt(1, 2)
+    come_again(found, 1, 2)
+    assert found.decide(past=False, full=True) == Verdict([1, 2], [], ["f"], ["f"])
+
+
 def test_a_part_of_a_batch_is_not_the_batch() -> None:
     """A queue loses an acknowledgement as a whole or not at all."""
     found = in_doubt(1, 2)
     come_again(found, 1)
+    assert found.decide(past=False, full=True) == Verdict([], [], [], [])
     assert found.decide(past=True) == Verdict([], [1], ["f"], [])
 
 

@@ -16,7 +16,9 @@ A doubt ends
   (1) the queue says, after our own consumer is there, that there is no other one: the consumer of the earlier session
   is gone, and all that it held is returned. The queue delivers what is returned before anything else. So (2) when a
   barrier after that finds the queue empty, or with a message that was never delivered, everything that was returned
-  went to our consumer; and (3) a sync after that brings it here.
+  went to our consumer; and (3) a sync after that brings it here;
+- on a new session, when all of the batch has come, and no more can come: that session has as many messages as it may
+  have. The one before had more, or a barrier has returned a message that no session had.
 
 If the queue has taken messages back from a session that lives (:mod:`.return_watch`), all batches that this session has
 acknowledged are in doubt again, and the session is replaced.
@@ -391,7 +393,8 @@ class QuorumState:
         self._past = self._past or self._due
         patient = self._clock() < self._begun_at + PATIENCE_SECONDS
         crowded = self.withheld > 0 and (not patient or self.withheld >= MOST_UNSETTLED)
-        verdict = self._recognition.decide(past=self._past or crowded)
+        # A returned message does not come to the only consumer: its session has as many messages as it may have.
+        verdict = self._recognition.decide(past=self._past or crowded, full=self._in_vain >= MOST_IN_VAIN)
         if verdict.ended:
             self._carry_out(verdict)
         else:

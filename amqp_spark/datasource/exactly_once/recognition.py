@@ -10,7 +10,9 @@ matched once. What withheld messages are is decided
   once. Then the batch has come again: all are dropped;
 - at the latest when everything that was delivered before has come (``past``). If all have come, and one of them is the
   only one of its identity: dropped. If some have not come: the batch has not come again, and what is withheld merely
-  looks like it: kept.
+  looks like it: kept;
+- when all messages of the batch have come, and no more can come before they are settled (``full``): as if everything
+  had come.
 
 An identity is not that of one message if it occurs twice in the batches in doubt, or among the messages that have
 arrived since. If no message of a batch is the only one of its identity, its messages cannot be told apart from others,
@@ -145,8 +147,9 @@ class Recognition:
         if identity is not None and self._occurs[identity.digest]:
             self._repeated.add(identity.digest)
 
-    def decide(self, *, past: bool) -> Verdict:
-        """Decide as far as possible. ``past``: everything that was delivered before this session has arrived."""
+    def decide(self, *, past: bool, full: bool = False) -> Verdict:
+        """Decide as far as possible. ``past``: everything that was delivered before this session has arrived; ``full``:
+        what has not arrived does not, until messages are settled."""
         drop: list[int] = []
         keep: list[int] = []
         ended: list[str] = []
@@ -160,7 +163,7 @@ class Recognition:
                     continue
                 drop += [each for digest, each in doubt.matched if digest in alone]
                 keep += [each for digest, each in doubt.matched if digest not in alone]
-            elif doubt.is_complete and (sure or past):
+            elif doubt.is_complete and (sure or past or full):
                 into = drop if sure or any(digest in alone for digest, _ in doubt.matched) else keep
                 into += [each for _, each in doubt.matched]
             elif past and sure:
