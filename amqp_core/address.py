@@ -57,7 +57,8 @@ class ConnectOptions:
         tls_ca_file: PEM file with the certificates to trust.
         tls_cert_file, tls_key_file: PEM files of the client certificate and its key, which has no passphrase.
         tls_verify_hostname: whether the certificate must be for the name of the host.
-        heartbeat: seconds between heartbeats, 0 (off) to 65535.
+        heartbeat: seconds between heartbeats, 0 (off) to 65535. A client sends them within its calls only: call its
+            ``service`` where it rests for longer.
         connect_timeout: seconds for each host, from the resolution of its name to the open session.
         client_name: shown by brokers in their lists of connections.
         max_frame_size: bytes of the largest frame to agree on; ``None``: the largest that the protocol allows.
