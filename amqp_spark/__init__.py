@@ -30,9 +30,10 @@ __all__ = ["AmqpDataSource", "__version__", "doctor", "register", "validate"]
 
 
 def register(spark: SparkSession) -> None:
-    """Register ``format("amqp")`` with a session; it may be repeated.
+    """Register ``format("amqp")`` with a session, which becomes the active one of this thread; it may be repeated.
 
-    Needed with ``--py-files``; not needed if the package is installed with pip.
+    Needed with ``--py-files``; not needed if the package is installed with pip. Spark looks a sink up in the active
+    session, which a thread of its own lacks, and a notebook after a cell that waited for Spark was interrupted.
 
     Args:
         spark: the session.
@@ -48,6 +49,9 @@ def register(spark: SparkSession) -> None:
         )
     ship(spark)
     spark.dataSource.register(AmqpDataSource)
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is not None:  # a session of Spark Connect is not one of this process
+        jvm.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def _python_is_found_on_path() -> bool:
