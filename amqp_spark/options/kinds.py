@@ -216,19 +216,26 @@ def seconds(low: float, high: float) -> Kind[float]:
     return Kind("seconds", allowed, parse)
 
 
-def duration() -> Kind[float]:
-    """A duration as in Spark's settings: a whole number and a unit, default milliseconds. Parsed to seconds."""
+def duration(least: str = "1ms") -> Kind[float]:
+    """A duration as in Spark's settings: a whole number and a unit, default milliseconds. Parsed to seconds.
+
+    Args:
+        least: the shortest one, 1 of a unit.
+    """
+    least_s = _UNITS[least.removeprefix("1")]
     allowed = (
-        f"a time from 1ms to {_MOST_DAYS}d: a whole number with the unit ms, s, m (or min), h or d; without one ms "
+        f"a time from {least} to {_MOST_DAYS}d: a whole number with the unit ms, s, m (or min), h or d; without one ms "
         "(90s, 15m)"
     )
 
     def parse(value: str) -> float:
         match = _DURATION.fullmatch(value.strip())
         number = int(match[1]) if match else 0
-        if match is None or not 0 < number <= _MOST_DAYS * _UNITS["d"] / _UNITS[match[2].lower()]:
+        if match is None or number > _MOST_DAYS * _UNITS["d"] / _UNITS[match[2].lower()]:
             raise ValueError(allowed)
-        return number * _UNITS[match[2].lower()]
+        if (seconds := number * _UNITS[match[2].lower()]) < least_s:
+            raise ValueError(allowed)
+        return seconds
 
     return Kind("duration", allowed, parse)
 

@@ -159,7 +159,7 @@ class SourceOptions(ConnectionSettings):
         "can take no more.",
     )
     consumer_timeout: float | None = option(
-        "consumerTimeout", kinds.duration(), None,
+        "consumerTimeout", kinds.duration("1s"), None,
         "RabbitMQ only: time from the delivery of a message to the end of its batch, after which the broker takes it "
         "back (`x-consumer-timeout`); without it the server's `consumer_timeout`, which is 30 minutes at first. "
         "RabbitMQ 4.3 and later take it for quorum queues, earlier ones ignore it.",

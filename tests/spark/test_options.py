@@ -196,6 +196,8 @@ def test_least_and_most_of_a_batch_fit_together() -> None:
         ("maxTriggerDelay", "36501d"),
         ("maxTriggerDelay", "999999999999d"),
         ("maxTriggerDelay", "0s"),
+        ("consumerTimeout", "30"),
+        ("consumerTimeout", "999ms"),
         ("maxTriggerDelay", "15 minutes"),
         ("maxTriggerDelay", "1.5s"),
         ("maxTriggerDelay", ""),
