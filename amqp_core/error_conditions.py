@@ -184,7 +184,7 @@ class CoreCondition(Condition):
         "Bind a queue for them, or make room in the queue.")
     TRANSACTION_FAILED = "{operation} ended with {status} ({code}).", "Repeat the work of the transaction."
     TRANSACTION_MIXED = (
-        "{operation} ended with {status} ({code}): the broker has committed one part of the transaction, perhaps.",
+        "{operation} ended with {status} ({code}): the broker may have committed only a part of the transaction.",
         "Compare the messages in the queues with those of the transaction.")
     SESSION_DETACHED = "The broker detached session {name!r} with code {code}.", "Connect again."
 

@@ -33,7 +33,7 @@ def register(spark: SparkSession) -> None:
     """Register ``format("amqp")`` with a session, which becomes the active one of this thread; it may be repeated.
 
     Needed with ``--py-files``; not needed if the package is installed with pip. Spark looks a sink up in the active
-    session, which a thread of its own lacks, and a notebook after a cell that waited for Spark was interrupted.
+    session of the thread. A new thread has none; nor has a notebook after an interrupted cell.
 
     Args:
         spark: the session.

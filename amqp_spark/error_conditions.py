@@ -199,7 +199,8 @@ class SparkCondition(Condition):
         "with basic.get, which the broker then refuses.",
         "Declare the queue without it, or use at-least-once.")
     QUEUE_DELAYS_RETURNS = (
-        "Queue {queue!r} was declared with x-delayed-retry-type {kind}, so that messages come again late.",
+        "Queue {queue!r} was declared with x-delayed-retry-type {kind}, so the broker delays messages that it delivers "
+        "again.",
         "Declare the queue without it, or use at-least-once.",
         "deliveryGuarantee=exactly-once takes messages that do not come again after a crash for accepted ones: those "
         "that come late would be processed twice.")

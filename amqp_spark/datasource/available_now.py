@@ -52,10 +52,6 @@ class Consumer(Protocol):
     flow: FlowControl
 
     @property
-    def withheld(self) -> int:
-        """Messages that arrived and are not received, until it is known whether they were accepted before."""
-
-    @property
     def beside_options(self) -> ConnectOptions:
         """Options for another connection to the host of this one. Any thread."""
 
@@ -191,8 +187,7 @@ class AvailableNow:
         if blocks:
             return 0
         busy, left = self._buffer.planned > self._buffer.accepted, partial(self._consumer.ask_end, client)
-        received, withheld = self._buffer.received, self._consumer.withheld
-        if self._detector.empty_round(left, received=received, withheld=withheld, busy=busy):
+        if self._detector.empty_round(left, received=self._buffer.received, busy=busy):
             self._exhaust(client, subscription)
             return 0
         return self._detector.stalled
@@ -211,7 +206,7 @@ class AvailableNow:
                     self._consumer.queue, self._second_count.failures,
                 )  # fmt: skip
             left = self._consumer.ask_end(client, subscription)
-            self._detector.recounted(left, received=self._buffer.received, withheld=self._consumer.withheld)
+            self._detector.recounted(left, received=self._buffer.received)
         else:
             self._detector.not_recounted()  # until there is an answer
             self._second_count.begin(self._connect_beside, partial(self._counted_apart, self._buffer.incarnation))
@@ -232,8 +227,7 @@ class AvailableNow:
 
         def use() -> None:
             if self._buffer.incarnation == incarnation and self._detector.limit is None:
-                withheld = self._consumer.withheld
-                self._detector.recounted(left, received=received, withheld=withheld, under_way=under_way)
+                self._detector.recounted(left, received=received, under_way=under_way)
 
         return use
 

@@ -112,7 +112,8 @@ class DrainDetector:
         self._end_silence()
 
     def dropped(self, count: int) -> None:
-        """Record that so many of the messages that came again are not received, since they were accepted before."""
+        """Record that so many of the messages that came again are not received, since they were accepted before. The
+        end is looked for when it is known which ones."""
         self._there = max(0, self._there - count)
         if self.target is not None and self._counts_accepted:
             self.target -= count
@@ -143,18 +144,13 @@ class DrainDetector:
         """Record that the broker cannot be asked for the second count now: try it again later."""
         self._settles_at = self._clock() + self.settling_s
 
-    def recounted(self, left: int | None, *, received: int, withheld: int = 0, under_way: int = 0) -> None:
-        """Record the second count of the messages that are not held here; ``received``: the position now; ``withheld``:
-        messages that arrived and are not received, and are dropped, perhaps; ``under_way``: messages that may be
-        counted neither there nor here."""
+    def recounted(self, left: int | None, *, received: int, under_way: int = 0) -> None:
+        """Record the second count of the messages that are not held here; ``received``: the position now;
+        ``under_way``: messages that may be counted neither there nor here."""
         self._settles_at = None
-        if left is None or self.target is None:
-            return
-        more = received + withheld + left - self.target
-        if more > 0:
+        if left is not None and self.target is not None and (more := received + left - self.target) > 0:
             self.target += more + under_way
             self._there += more + under_way
-            self._counts_accepted = True
 
     def reached(self, received: int) -> bool:
         """Whether the target position is reached."""
@@ -164,13 +160,11 @@ class DrainDetector:
         """Whether the queue has been silent long enough for a flush."""
         return self.is_quiet() and self._clock() >= self._next_flush
 
-    def empty_round(
-        self, left: Callable[[], int | None], *, received: int, withheld: int = 0, busy: bool = False
-    ) -> bool:
+    def empty_round(self, left: Callable[[], int | None], *, received: int, busy: bool = False) -> bool:
         """Record a flush that brought nothing; return whether that is the end, and set ``stalled``.
 
         ``left`` asks the broker for its count of messages that are not held here, and sets ``alone``; ``received`` is
-        the position now; ``withheld``: as for :meth:`recounted`; ``busy``: Spark processes a batch of this queue.
+        the position now; ``busy``: Spark processes a batch of this queue.
         """
         self._empty_rounds += 1
         if (self._selector or not self._counted) and self._lost_until is None:
@@ -181,7 +175,7 @@ class DrainDetector:
             self._empty_since = self._unsent_since = None
             return self._go_on(now)
         self._empty_since = now if self._empty_since is None else self._empty_since
-        self._look_for_lost_session(count, received + withheld)
+        self._look_for_lost_session(count, received)
         settling = self.settling_s
         if count and not self._selector:
             settling = HELD_BY_UNKNOWN_SECONDS if self.alone else HELD_ELSEWHERE_SECONDS
@@ -210,14 +204,14 @@ class DrainDetector:
         self._next_flush = now + min(_LONGEST_PAUSE_SECONDS, QUIET_SECONDS * 2**self._empty_rounds)
         return False
 
-    def _look_for_lost_session(self, count: int | None, arrived: int) -> None:
+    def _look_for_lost_session(self, count: int | None, received: int) -> None:
         """Detect the end of the previous session, which hides messages; from then on the broker's count is complete."""
         self._rounds_alone = self._rounds_alone + 1 if self.alone else 0
         if self._lost_until is None or self._rounds_alone < _EMPTY_ROUNDS:
             return
         self._lost_until = None
-        if self.target is not None and count is not None and not self._selector and arrived + count < self.target:
-            self.target, self._counts_accepted = arrived + count, True
+        if self.target is not None and count is not None and not self._selector:
+            self.target = min(self.target, received + count)
 
     def _warn_of_rest(self, count: int, received: int) -> None:
         """Warn of messages that are left at the end."""

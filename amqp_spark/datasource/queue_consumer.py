@@ -236,7 +236,7 @@ class QueueConsumer:
             self._close(client)
 
     def _subscribe(self, client: Client, others: int | None = None) -> Subscription:
-        at_most = _least(self._available_now.most_unsettled(self._life.there), self._most_waiting)
+        at_most = _least(self._available_now.most_unsettled(self._life.there), self._most_held)
         if self._owner is not None:
             self.flow.expect(*self._owner.owned)
         # Messages in doubt are withheld until others have come behind them, however many that takes.
@@ -246,12 +246,12 @@ class QueueConsumer:
         return consumer_setup.subscribe(client, self.queue, self._options, max_unsettled=most, others=others)
 
     @property
-    def _most_waiting(self) -> int | None:
+    def _most_held(self) -> int | None:
         """Most messages that a session holds without credit, where small batches may take long; None: no bound.
 
         Each session that the broker ends meanwhile returns them, and a queue drops what it gets back too often. With
-        exactly-once there is no bound: a batch in doubt is recognised once all of its messages have come again, and a
-        barrier may have put some of them at the end of the queue.
+        exactly-once there is no bound: while the queue has messages that no session holds, the barrier of each batch
+        returns one of them, which then comes out of its order.
         """
         most = self._options.max_messages_per_trigger
         return None if most is None or self._owner is not None else BATCHES_HELD * most
@@ -351,7 +351,7 @@ class QueueConsumer:
         if subscription.overflowed and self.flow.may_begin_anew():
             raise ConsumerStalled(SparkCondition.BUFFER_OVERFLOWED(queue=self.queue))
         self.store(subscription.take_arrived())  # these bytes count when credit is granted
-        left = 0 if self.withheld else self._available_now.left_to_take()
+        left = 0 if self._owner is not None and self._owner.withheld else self._available_now.left_to_take()
         self.flow.regulate(client, subscription, left=left, idles=not self._available_now.bounded)
         self.counters.credit = subscription.credit
         self._life.asked = True
@@ -399,11 +399,6 @@ class QueueConsumer:
 
     def _is_asked(self) -> bool:
         return self._owner is not None and self._owner.is_asked()
-
-    @property
-    def withheld(self) -> int:
-        """Messages that arrived and are not received, until it is known whether they were accepted before."""
-        return 0 if self._owner is None else self._owner.withheld
 
     def _is_in_doubt(self) -> bool:
         return self._owner is not None and self._owner.in_doubt

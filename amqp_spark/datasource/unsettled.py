@@ -1,11 +1,11 @@
 """Flow control without credit: a limit of unsettled messages for each subscription, and pausing the socket.
 
 A subscription keeps its limit for its life (0-9-1 section basic.qos), so each incarnation chooses one: from the queue's
-share of the budget and the message sizes that are known by then. Larger messages than expected fill the share before
-the limit is reached; then the socket is not read until Spark has committed a batch. A broker that cannot send for long
-closes the connection (RabbitMQ after 30 s). So the limit shrinks after such a loss, until all that it allows fits into
-the share: then the socket is never paused, and the batch is accepted however long it takes. After a time in which no
-batch has taken long, the next session has the usual limit again.
+share of the budget, the message sizes that are known by then, and the size of batches. Larger messages than expected
+fill the share before the limit is reached; then the socket is not read until Spark has committed a batch. A broker that
+cannot send for long closes the connection (RabbitMQ after 30 s). So the limit shrinks after such a loss, until all that
+it allows fits into the share: then the socket is never paused, and the batch is accepted however long it takes. After a
+time in which no batch has taken long, the next session has the usual limit again.
 
 A message that is larger than the rest of its queue's share needs a turn: of all queues, one at a time receives such a
 message, and only while the others hold little more than their shares. So one message at most exceeds the budget. Where

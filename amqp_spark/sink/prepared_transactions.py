@@ -175,10 +175,12 @@ class PreparedTransactions:
             try:
                 self._client.transactions.commit_branch(listed[text])
             except TransactionFailed as error:
-                _log.warning("the branch %s cannot be committed: %s", text, error)
                 if error.name == _COMMITTED:
+                    _log.warning("the broker had committed the branch %s by itself", text)
                     committed.add(text)
-                elif error.name not in _ROLLED_BACK:  # its marker proves nothing about the other messages
+                    return
+                _log.warning("the branch %s cannot be committed: %s", text, error)
+                if error.name not in _ROLLED_BACK:  # its marker proves nothing about the other messages
                     error.add_note(f"branch {text}: compare its messages in the queues with the rows of the batch")
                     raise
             else:

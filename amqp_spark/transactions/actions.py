@@ -140,6 +140,8 @@ def resolve(connect: Callable[[], Client], resolution: Resolution) -> None:
             else:
                 client.transactions.rollback_branch(before.xid)
         except (NotFound, TransactionFailed) as error:  # an expired branch still answers get-timeout
+            if isinstance(error, TransactionFailed) and error.is_mixed:
+                raise
             raise _not_prepared(resolution) from error
 
 

@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 from amqp_core.api import Xid
+from amqp_core.errors import TransactionFailed
 from amqp_core.v0_10.messages import Message
+from amqp_core.v0_10.transactions import Transactions
 from amqp_spark.cli import EXIT_BROKER, EXIT_DONE, EXIT_FAILED
 from amqp_spark.sink.prepared_transactions import PreparedBranch as Marker
 from amqp_spark.spool.spool import Spool
@@ -268,6 +270,21 @@ def test_a_decided_branch_is_not_rolled_back(command: Command, things: Things) -
     assert "must not be rolled back" in command.err
     assert "--commit" in command.err
     assert len(things.prepared()) == 2  # all is checked before anything is done
+
+
+def test_a_branch_that_was_rolled_back_in_part_is_told(
+    command: Command, things: Things, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No broker of these tests decides by itself."""
+
+    def mixed(_: Transactions, __: Xid) -> None:
+        raise TransactionFailed("dtx.rollback", 6, "XA_HEURMIX")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Transactions, "rollback_branch", mixed)
+        assert command("--rollback", xid_text(things.branch(8)), "--yes") == EXIT_BROKER
+    assert "AMQP_TRANSACTION_MIXED" in command.err
+    assert "Compare the messages in the queues" in command.err
 
 
 def test_a_branch_that_is_not_prepared_is_an_error_and_nothing_is_done(command: Command, things: Things) -> None:

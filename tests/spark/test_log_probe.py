@@ -204,4 +204,6 @@ def test_a_log_that_counts_messages_is_not_taken_for_an_empty_one(clock: Clock) 
     logs.hidden = 5
     with pytest.raises(DeadlineExceeded, match="to send the last message of stream 's'"):
         probe.end("s", certain=True)
+    with pytest.raises(DeadlineExceeded, match="to send the last message of stream 's'"):
+        probe.since("s", 1_800_000_000)
     assert probe.end("s", certain=False) == 0

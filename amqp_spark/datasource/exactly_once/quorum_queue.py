@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TYPE: Final = "x-queue-type"
 SINGLE: Final = "x-single-active-consumer"
 DELAYED: Final = "x-delayed-retry-type"
-"""Of RabbitMQ 4.3: which messages that come back are out of reach for some time. Nothing shows then that they exist."""
+"""RabbitMQ 4.3: which returned messages are delayed. Until the delay ends, no count shows them."""
 _NOT_DELAYED: Final = (None, "disabled")
 LIMIT: Final = "x-delivery-limit"
 DEFAULT_LIMIT: Final = 20

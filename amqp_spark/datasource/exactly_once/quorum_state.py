@@ -17,8 +17,8 @@ A doubt ends
   is gone, and all that it held is returned. The queue delivers what is returned before anything else. So (2) when a
   barrier after that finds the queue empty, or with a message that was never delivered, everything that was returned
   went to our consumer; and (3) a sync after that brings it here;
-- on a new session, when all of the batch has come, and no more can come: that session has as many messages as it may
-  have. The one before had more, or a barrier has returned a message that no session had.
+- on a new session, when all of the batch has come, and no more can come, since the session has as many messages as it
+  may have: the one before held more, or a barrier has returned a message.
 
 If the queue has taken messages back from a session that lives (:mod:`.return_watch`), all batches that this session has
 acknowledged are in doubt again, and the session is replaced.
@@ -393,7 +393,7 @@ class QuorumState:
         self._past = self._past or self._due
         patient = self._clock() < self._begun_at + PATIENCE_SECONDS
         crowded = self.withheld > 0 and (not patient or self.withheld >= MOST_UNSETTLED)
-        # A returned message does not come to the only consumer: its session has as many messages as it may have.
+        # After so many looks a returned message has not come to the only consumer, so its session is full.
         verdict = self._recognition.decide(past=self._past or crowded, full=self._in_vain >= MOST_IN_VAIN)
         if verdict.ended:
             self._carry_out(verdict)
