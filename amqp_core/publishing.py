@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import PublisherStopped, PublishingBlocked, UsageError
 from amqp_core.transfer_ledger import Counted, Ledger, Rejected, Transfers
-from amqp_core.transport import monotonic
+from amqp_core.transport import SILENCE_S, monotonic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +33,6 @@ _LOOK_EVERY = 32
 # Intervals at which a long wait asks the broker for completions, and logs a warning.
 _ASK_EVERY_S = 5.0
 _WARN_EVERY_S = 60.0
-# Without heartbeats, a broker that answers nothing for so many seconds counts as lost.
-_SILENCE_S = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -284,7 +282,7 @@ class RunPublisher(ABC):
     def _give_up_at(self, started: float, deadline: float) -> float:
         """Time at which a wait ends: its deadline; without one and without heartbeats, some time of silence."""
         if deadline == math.inf and not self._heartbeat_s():
-            return max(started, self._pump.heard_at) + _SILENCE_S
+            return max(started, self._pump.heard_at) + SILENCE_S
         return deadline
 
     def _give_up(self, what: str) -> None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 18
 _WRITE_BYTES = 1 << 18
+# Without heartbeats, a peer that for so many seconds sends nothing, and owes an answer, counts as lost.
+SILENCE_S = 60.0
 
 monotonic = time.monotonic
 

@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from amqp_spark.active_session import activate
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -49,9 +51,7 @@ def register(spark: SparkSession) -> None:
         )
     ship(spark)
     spark.dataSource.register(AmqpDataSource)
-    jvm = getattr(spark, "_jvm", None)
-    if jvm is not None:  # a session of Spark Connect is not one of this process
-        jvm.SparkSession.setActiveSession(spark._jsparkSession)
+    activate(spark)
 
 
 def _python_is_found_on_path() -> bool:

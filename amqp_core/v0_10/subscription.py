@@ -17,7 +17,7 @@ from amqp_core.arrivals import Arrivals
 from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import AmqpError, ProtocolError, UsageError
 from amqp_core.sequence_numbers import RangeSet
-from amqp_core.transport import monotonic
+from amqp_core.transport import SILENCE_S, monotonic
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.messages import Message, each_message
 
@@ -36,8 +36,6 @@ _WINDOW = 16384
 # Credit that brought nothing for so long is replaced: Broker-J sometimes stops serving one of several competing
 # consumers, although there are messages, until its credit changes (some 2 in 100 that subscribe while messages arrive).
 _FORGOTTEN_SECONDS = 2.0
-# Without heartbeats, a broker that for so many seconds sends nothing, and leaves a stop unanswered, counts as lost.
-_SILENCE_S = 60.0
 
 
 class UnsettledLimit:
@@ -368,7 +366,7 @@ class Subscription(Arrivals[Message]):
         if self._stop_id is None or client.connection.heartbeat_s or not client.reading:
             return False
         now = monotonic()
-        return now - max(self._stopped_at, client.heard_at) >= _SILENCE_S and not client.is_silence_allowed(now)
+        return now - max(self._stopped_at, client.heard_at) >= SILENCE_S and not client.is_silence_allowed(now)
 
     def _brings_nothing(self) -> bool:
         return monotonic() - self._changed_at >= _FORGOTTEN_SECONDS

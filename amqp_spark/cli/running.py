@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from amqp_core.standard_output import replace_closed_error
+from amqp_spark.active_session import activate
 from amqp_spark.cli.errors import EXIT_DONE, explain, fail, tell
 from amqp_spark.cli.watching import check_watching
 
@@ -150,8 +151,7 @@ def run_action(spark: SparkSession, action: Callable[[], _T], signals: Signals, 
 
     def body() -> None:
         try:
-            # Spark looks data sources up in the session that is active in the thread.
-            spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]
+            activate(spark)
             # Cancelling interrupts no threads: a Python worker in the middle of a write notices it at its socket.
             context.setJobGroup(group, "amqp", interruptOnCancel=False)
             results.append(action())

@@ -112,8 +112,8 @@ class DrainDetector:
         self._end_silence()
 
     def dropped(self, count: int) -> None:
-        """Record that so many of the messages that came again are not received, since they were accepted before. The
-        end is looked for when it is known which ones."""
+        """Record that so many of the messages that came again are not received, since they were accepted before.
+        This comes before the end is looked for."""
         self._there = max(0, self._there - count)
         if self.target is not None and self._counts_accepted:
             self.target -= count

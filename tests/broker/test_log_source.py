@@ -40,11 +40,8 @@ IN_WORKER = (crashpoints.READ_STARTED, crashpoints.READ_MID)
 
 
 @pytest.fixture
-def streams(rabbitmq: RabbitMQNode) -> Iterator[Streams]:
-    found = Streams(rabbitmq.url("durable"), rabbitmq.username, rabbitmq.password)
-    found.declare()
-    yield found
-    found.close()
+def log_node(rabbitmq: RabbitMQNode) -> RabbitMQNode:
+    return rabbitmq
 
 
 @pytest.fixture(scope="module")

@@ -346,7 +346,7 @@ def test_a_loss_at_every_step_skips_nothing(
     victim: BrokerJ, step: str, lane: str, at: Trigger, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a stall shows by silence alone; on a slow machine it may be seen where none is, which is a loss like any other
-    monkeypatch.setattr("amqp_core.publishing._SILENCE_S", 2.0)
+    monkeypatch.setattr("amqp_core.publishing.SILENCE_S", 2.0)
     fresh(victim)
     runs = [to("loss", 250, 250 * number, tag=number) for number in range(8)]
     with FaultProxy((victim.host, victim.port)) as proxy:

@@ -51,7 +51,7 @@ def test_a_silent_peer_is_noticed_after_two_heartbeats() -> None:
 
 
 def test_without_heartbeats_a_peer_that_leaves_a_stop_unanswered_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqp_core.v0_10.subscription._SILENCE_S", 0.5)
+    monkeypatch.setattr("amqp_core.v0_10.subscription.SILENCE_S", 0.5)
 
     def script(peer: Peer) -> None:
         peer.subscribed()
@@ -67,14 +67,15 @@ def test_without_heartbeats_a_peer_that_leaves_a_stop_unanswered_is_lost(monkeyp
 
 
 def test_without_heartbeats_silence_is_no_loss_while_nothing_is_asked_or_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqp_core.v0_10.subscription._SILENCE_S", 0.2)
-    answer = threading.Event()
+    monkeypatch.setattr("amqp_core.v0_10.subscription.SILENCE_S", 0.2)
+    answer, answered = threading.Event(), threading.Event()
 
     def script(peer: Peer) -> None:
         peer.subscribed()
         peer.expect(spec.MessageStop)
         answer.wait(15)
         peer.transfer(b"late")
+        answered.set()
         peer.serve()
 
     with FakePeer(script) as server:
@@ -85,13 +86,13 @@ def test_without_heartbeats_silence_is_no_loss_while_nothing_is_asked_or_read(mo
         subscription.renew(5)
         assert not subscription.take_blocks(0.5)
         answer.set()
-        time.sleep(0.3)  # as long as a broker may be silent: the answer waits in the socket
+        assert answered.wait(15)  # it waits in the socket, and the broker was silent for longer than it may be
         client.pause_reading(False)
         assert bodies(subscription, 1) == [b"late"]
 
 
 def test_without_heartbeats_a_broker_that_stores_accepts_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqp_core.v0_10.subscription._SILENCE_S", 0.2)
+    monkeypatch.setattr("amqp_core.v0_10.subscription.SILENCE_S", 0.2)
     stored = threading.Event()
 
     def script(peer: Peer) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def impatient(monkeypatch: pytest.MonkeyPatch, *, ask: float = 0.02, warn: float = 60.0, silence: float = 60.0) -> None:
     monkeypatch.setattr(publisher_module, "_ASK_EVERY_S", ask)
     monkeypatch.setattr(publisher_module, "_WARN_EVERY_S", warn)
-    monkeypatch.setattr(publisher_module, "_SILENCE_S", silence)
+    monkeypatch.setattr(publisher_module, "SILENCE_S", silence)
 
 
 # ------------------------------------------------------------------------------------------------------------ patience

@@ -96,7 +96,7 @@ def test_without_heartbeats_the_broker_is_asked_whether_it_lives(monkeypatch: py
 
 def test_without_heartbeats_a_silent_broker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amqp_core.publishing._ASK_EVERY_S", 0.02)
-    monkeypatch.setattr("amqp_core.publishing._SILENCE_S", 0.2)
+    monkeypatch.setattr("amqp_core.publishing.SILENCE_S", 0.2)
 
     def script(peer: Peer) -> None:
         peer.open()

@@ -178,7 +178,7 @@ def test_empty_logs_are_waited_for_together(clock: Clock) -> None:
         assert positions.resolve(probe, name, Edge.EARLIEST, "startingOffsets") == 0
         assert positions.resolve(probe, name, Edge.LATEST, "startingOffsets") == count
         assert positions.resolve(probe, name, Since(1_800_000_000), "startingOffsets") == 0
-        assert positions.kept(probe, name, LogOffset(0), fail=True) == LogOffset(0)
+        assert positions.start_or_first(probe, name, LogOffset(0), fail=True) == LogOffset(0)
     assert clock.now - began < 1.5 * probe_module.EMPTY_SECONDS
     assert logs.subscribed == 49, "one waits for the first message of each empty log"
 

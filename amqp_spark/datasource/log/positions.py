@@ -105,7 +105,7 @@ def agrees(found: bytes, noted: str | None) -> bool:
     return noted is None or len(noted) != 2 * len(found) or noted == found.hex()
 
 
-def kept(probe: LogProbe, log: str, start: LogOffset, *, fail: bool) -> LogOffset:
+def start_or_first(probe: LogProbe, log: str, start: LogOffset, *, fail: bool) -> LogOffset:
     """Where to go on in a log that is still the same: at the start, or where the log begins now.
 
     Raises:

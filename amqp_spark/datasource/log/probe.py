@@ -145,13 +145,7 @@ class LogProbe:
             blocks = self._take(log, subscription, EMPTY_SECONDS)
             # The broker counts late, so that a count of none proves nothing.
             if not blocks and certain and (self.entry(log, FIRST) is not None or self.is_filled(log)):
-                blocks = self._take(log, subscription, SURE_SECONDS)
-                if not blocks and self.entry(log, FIRST, SURE_SECONDS) is None:
-                    raise self.unanswered(LAST, log)
-                # The broker answers, so that it would have sent the last message by now.
-                blocks = blocks or self._take(log, subscription, 0)
-                if not blocks:
-                    raise LogError(SparkCondition.LOG_END_HIDDEN(stream=log))
+                blocks = self._late_last(log, subscription)
             began, has_all = monotonic(), False
             while blocks:
                 end = self._entry(log, blocks[-1], len(blocks[-1].ends) - 1).offset + 1
@@ -165,6 +159,19 @@ class LogProbe:
         finally:
             self._end(subscription)
         return end
+
+    def _late_last(self, log: str, subscription: Subscription) -> Sequence[Block]:
+        """The last messages of a log that has some, from a broker that has not sent them yet."""
+        blocks = self._take(log, subscription, SURE_SECONDS)
+        if blocks:
+            return blocks
+        if self.entry(log, FIRST, SURE_SECONDS) is None:
+            raise self.unanswered(LAST, log)
+        # The broker answers, so that it would have sent the last message by now.
+        blocks = self._take(log, subscription, 0)
+        if not blocks:
+            raise LogError(SparkCondition.LOG_END_HIDDEN(stream=log))
+        return blocks
 
     def unanswered(self, which: str, log: str) -> DeadlineExceeded:
         """Error: the broker does not send the ``first`` or ``last`` message of a log that has some."""

@@ -19,7 +19,7 @@ from amqp_spark.datasource.log.broker import LogBroker
 from amqp_spark.datasource.log.offsets import LogOffset, dump_log_offsets, parse_log_offsets
 from amqp_spark.datasource.log.pace import Pace
 from amqp_spark.datasource.log.planner import LogRange, cut, shares
-from amqp_spark.datasource.log.positions import difference, first_of, kept, marked, report, resolve
+from amqp_spark.datasource.log.positions import difference, first_of, marked, report, resolve, start_or_first
 from amqp_spark.datasource.log.range_reader import LogPartition, RangeReader, partition_of
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import LogTooShort, UnsupportedModeError
@@ -175,7 +175,7 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = starts | self._restarted(probe, starts, starts)
         for log, start in starts.items():
             if found[log] == start:
-                found[log] = kept(probe, log, start, fail=fail)
+                found[log] = start_or_first(probe, log, start, fail=fail)
                 if found[log] != start:
                     self._forget_end(probe, log)
         self._verified = self._broker.sessions
