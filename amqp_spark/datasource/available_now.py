@@ -125,9 +125,11 @@ class AvailableNow:
             for ids in self._buffer.cut_off(limit):
                 add_range(self._excess, *ids)
 
-    def dropped(self, count: int) -> None:
-        """Record that so many of the messages that came again are not received, since they were accepted before."""
-        self._detector.dropped(count)
+    def came_again(self, dropped: int, kept: int) -> None:
+        """Record that so many of the messages that came again are not received, since they were accepted before; and
+        that so many are, although they may have been accepted before."""
+        self._detector.dropped(dropped)
+        self._detector.kept(kept)
 
     def surveyed(self, consumers: int | None) -> None:
         """Take the number of consumers of the queue, asked for on the session."""

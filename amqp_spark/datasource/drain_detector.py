@@ -65,6 +65,10 @@ class DrainDetector:
         """Whether the target has room for messages that come again although they were accepted. It has none if it
         follows from positions alone: those of a batch count once, although its acceptance was lost."""
         self._counted = True
+        self._has_settled = False
+        """Whether the count of the start is final: what is published later is not read, also after a reconnect."""
+        self._most = _UNCOUNTED
+        """No target is larger, once that count is final."""
         self._settles_at: float | None = None
         """When the count of the start may be asked again; None: the target is final."""
         self._lost_until: float | None = None
@@ -94,6 +98,7 @@ class DrainDetector:
         else:
             # Positions count a redelivered message twice: never read more than was there at the start.
             missing = min(self.target - confirmed, self._there)
+            self._most = received + missing if self._has_settled else _UNCOUNTED
             if lost_for or missing <= there:
                 there, self._counts_accepted = missing, False
             self._lost_until = now + lost_for if lost_for else None
@@ -117,6 +122,14 @@ class DrainDetector:
         self._there = max(0, self._there - count)
         if self.target is not None and self._counts_accepted:
             self.target -= count
+
+    def kept(self, count: int) -> None:
+        """Record that so many messages are received although they may have been accepted before: once more, then. This
+        comes after the beginning of the session that receives them, and before the end is looked for."""
+        self._there += count
+        self._most += count
+        if self.target is not None and not self._counts_accepted:
+            self.target += count
 
     def _end_silence(self) -> None:
         self.last_arrival = self._clock()
@@ -148,9 +161,13 @@ class DrainDetector:
         """Record the second count of the messages that are not held here; ``received``: the position now;
         ``under_way``: messages that may be counted neither there nor here."""
         self._settles_at = None
-        if left is not None and self.target is not None and (more := received + left - self.target) > 0:
-            self.target += more + under_way
-            self._there += more + under_way
+        if left is None or self.target is None:
+            return
+        if (more := received + left - self.target) > 0:
+            more = min(more + under_way, self._most - self.target)
+            self.target += more
+            self._there += 0 if self._has_settled else more
+        self._has_settled = True
 
     def reached(self, received: int) -> bool:
         """Whether the target position is reached."""

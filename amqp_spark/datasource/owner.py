@@ -35,8 +35,9 @@ class Owner(Protocol):
     def sift(self, blocks: Sequence[Block]) -> Sequence[Block]:
         """Return the transfers that are received, of those that arrived."""
 
-    def take_dropped(self) -> int:
-        """Number of transfers that were dropped since the last call."""
+    def take_again(self) -> tuple[int, int]:
+        """Numbers of transfers that may have come again since the last call: those that were dropped, and those that
+        are received once more."""
 
     def surveyed(self, consumers: int | None) -> None:
         """Take the number of consumers of the queue; from any thread."""

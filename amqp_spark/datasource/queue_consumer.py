@@ -422,7 +422,7 @@ class QueueConsumer:
             if self._owner.run(finish=wanted != self.sync_done or self._held.stopping):
                 self._life.settled = True
                 self.answered = asked
-            self._available_now.dropped(self._owner.take_dropped())
+            self._available_now.came_again(*self._owner.take_again())
             accepted = self.buffer.accepted
         if wanted != self.sync_done:
             asked = now()

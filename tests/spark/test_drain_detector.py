@@ -52,3 +52,27 @@ def test_a_session_that_the_broker_still_keeps_may_have_accepted_them(detector: 
     detector.dropped(14)
     detector.recounted(None, received=14)
     assert detector.limit == 1000
+
+
+def test_what_is_published_after_the_second_count_is_not_read_after_a_reconnect(detector: DrainDetector) -> None:
+    """Another consumer has taken 400, and 500 more were published while the connection was lost."""
+    detector.recounted(986, received=14)
+    assert detector.begin(500, received=14, confirmed=14) == 514
+    detector.recounted(1500, received=14)
+    assert detector.limit == 1000
+
+
+def test_a_session_that_is_lost_before_the_second_count_leaves_it_to_the_next(detector: DrainDetector) -> None:
+    """The count of the start was late."""
+    assert detector.begin(900, received=14, confirmed=14) == 914
+    detector.recounted(1200, received=14)
+    assert detector.limit == 1214
+
+
+def test_messages_that_are_read_twice_are_not_taken_for_others(detector: DrainDetector) -> None:
+    """The batch in doubt cannot be told apart from others, so that it takes positions once more."""
+    detector.recounted(986, received=14)
+    assert detector.begin(1000, received=14, confirmed=14) == 1000
+    detector.kept(14)
+    detector.recounted(0, received=1014)
+    assert detector.limit == 1014

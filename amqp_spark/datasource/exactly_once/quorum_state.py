@@ -157,8 +157,8 @@ class QuorumState:
         self._acknowledged_again: Verdict | None = None
         """Carried out; its doubts end if nothing that has come before the barrier shows that this was in vain."""
         self._anchor = Anchor(consumer)
-        self._dropped = 0
-        """Messages that were dropped for good, since :meth:`take_dropped`."""
+        self._dropped = self._kept = 0
+        """Messages that were dropped for good, and kept, since :meth:`take_again`."""
         self.recognised = self.alike = 0
         self.oldest = float("-inf")
         """No message that waits to be owned was received before this time; for the next :meth:`swap`."""
@@ -376,10 +376,10 @@ class QuorumState:
             self._in_vain, self._next_look = 0, self._last_arrival
         return kept
 
-    def take_dropped(self) -> int:
-        """Number of messages that were dropped for good since the last call."""
-        dropped, self._dropped = self._dropped, 0
-        return dropped
+    def take_again(self) -> tuple[int, int]:
+        """Numbers of messages that were dropped for good since the last call, and of those that were kept."""
+        again, self._dropped, self._kept = (self._dropped, self._kept), 0, 0
+        return again
 
     def resolve(self) -> None:
         """Decide on messages in doubt as far as possible.
@@ -548,6 +548,7 @@ class QuorumState:
         if verdict.keep:
             self._end_again()  # else the next session would keep the same messages, and be replaced again
             self.alike += len(verdict.keep)
+            self._kept += len(verdict.keep)
             queue = self._consumer.queue
             raise ConsumerStalled(SparkCondition.MESSAGES_ALIKE(queue=queue, count=len(verdict.keep)))
 

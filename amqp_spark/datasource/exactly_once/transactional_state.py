@@ -185,9 +185,9 @@ class TransactionalState:
         if self._quorum is not None and self._quorum.looks_for_equal:
             self._quorum.look_for_equal(held.parts(held.accepted, held.planned), ends_of(held))
 
-    def take_dropped(self) -> int:
-        """Number of messages that were recognised since the last call."""
-        return 0 if self._quorum is None else self._quorum.take_dropped()
+    def take_again(self) -> tuple[int, int]:
+        """Numbers of messages that were recognised since the last call, and of those that are received once more."""
+        return (0, 0) if self._quorum is None else self._quorum.take_again()
 
     def surveyed(self, consumers: int | None) -> None:
         """Take the number of consumers of the queue, from any thread; warn if another one has come.
