@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
+import threading
 from typing import TYPE_CHECKING, Final
 
 from pyarrow import ArrowException
@@ -15,6 +17,10 @@ from amqp_spark.options.kinds import shown_location
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_log = logging.getLogger(__name__)
+
+SLOW_SECONDS: Final = 30.0
+"""After so long a warning says that the file system keeps the query waiting: a mount of a dead server never answers."""
 _MAX_REASON: Final = 300
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -36,8 +42,11 @@ class Location:
         """Turn errors of the file system into a SpoolError with the failed action, the reason and advice.
 
         ``what`` continues "the spool …"; ``consequence`` is that for the messages; with ``but_missing``,
-        FileNotFoundError passes unchanged: the caller handles it.
+        FileNotFoundError passes unchanged: the caller handles it. An action that takes long is logged.
         """
+        slow = threading.Timer(SLOW_SECONDS, self._warn_of_wait)
+        slow.daemon = True
+        slow.start()
         try:
             yield
         except (OSError, ArrowException, NotImplementedError) as error:
@@ -47,6 +56,14 @@ class Location:
             raise SpoolError(
                 SparkCondition.SPOOL_UNUSABLE(spool=self.shown, what=what, reason=self._reason(error), remedy=remedy)
             ) from None
+        finally:
+            slow.cancel()
+
+    def _warn_of_wait(self) -> None:
+        _log.warning(
+            "spool %s: the file system has not answered for %.0f s; check that it can be reached",
+            self.shown, SLOW_SECONDS,
+        )  # fmt: skip
 
     def _reason(self, error: BaseException) -> str:
         number = getattr(error, "errno", None)

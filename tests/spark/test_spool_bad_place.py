@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import pickle
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ import pytest
 from amqp_spark.errors import SpoolError
 from amqp_spark.spool.directories import CLAIM
 from amqp_spark.spool.identity import IDENTITY
+from amqp_spark.spool.location import Location
 from amqp_spark.spool.spool import Spool
 from tests.spark.spool_support import CONSUMER, QUEUE, at_once, faulty_spool, outcome_of, owned, write
 from tests.support.objectstore import ObjectStore
@@ -365,3 +368,27 @@ def test_a_spool_that_vanishes(spool: Spool, tmp_path: Path) -> None:
         with pytest.raises(SpoolError, match="No such file or directory"):
             ask()
     spool.delete(written.file)
+
+
+def test_a_file_system_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a mount of a dead server: the query waits, and its user sees why."""
+    monkeypatch.setattr("amqp_spark.spool.location.SLOW_SECONDS", 0.01)
+    warned = threading.Event()
+    texts: list[str] = []
+
+    class Log(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            texts.append(record.getMessage())
+            warned.set()
+
+    log, handler = logging.getLogger("amqp_spark.spool.location"), Log()
+    log.addHandler(handler)
+    try:
+        with Location("s3://key:secret@bucket/spool?secret=x").spool_errors("cannot be read"):
+            assert warned.wait(30)
+    finally:
+        log.removeHandler(handler)
+    assert len(texts) == 1
+    assert texts[0].startswith("spool s3://")
+    assert "secret" not in texts[0]
+    assert texts[0].endswith("check that it can be reached")
