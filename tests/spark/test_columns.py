@@ -487,6 +487,19 @@ def test_not_null_columns_are_kept_so() -> None:
         ColumnPlan.build(strict, mode="PERMISSIVE", timestamp_unit="auto")
 
 
+def test_a_not_null_part_of_reply_to_that_is_absent_is_an_error() -> None:
+    whole, half = wire.reply_to(b"", b"answers"), wire.reply_to(None, b"answers")
+    block = b"".join(wire.transfer(wire.message(reply_to=each), b"") for each in (whole, half)) + wire.transfer()
+    parts = t.StructType([t.StructField(name, t.StringType(), nullable=False) for name in ("exchange", "routing_key")])
+    with pytest.raises(MessageFormatError, match="exchange: absent, and NOT NULL was asked for"):
+        rows(plan(("reply_to", parts)), block)
+    wanted = schema(("reply_to", parts), ("_corrupt_record", t.StringType()))
+    permissive = ColumnPlan.build(wanted, mode="PERMISSIVE", timestamp_unit="auto")
+    found = rows(permissive, block)
+    assert [row["reply_to"] for row in found] == [{"exchange": "", "routing_key": "answers"}, None, None]
+    assert [row["_corrupt_record"] is None for row in found] == [True, False, True]
+
+
 def test_a_plan_pickles() -> None:
     copy = pickle.loads(pickle.dumps(DEFAULT))
     assert copy.arrow_schema.equals(DEFAULT.arrow_schema, check_metadata=True)

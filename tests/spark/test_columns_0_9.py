@@ -174,6 +174,15 @@ def test_other_types_of_the_schema() -> None:
     }
 
 
+def test_the_exchange_of_reply_to_that_is_never_there_is_an_error_if_it_is_not_null() -> None:
+    exchange = t.StructType([t.StructField("exchange", STRING, nullable=False)])
+    with pytest.raises(MessageFormatError, match="exchange: absent, and NOT NULL was asked for"):
+        rows_of(schema(("reply_to", exchange)), message(1), message(2, **ALL))
+    routing_key = t.StructType([t.StructField("routing_key", STRING, nullable=False)])
+    rows = rows_of(schema(("reply_to", routing_key)), message(1), message(2, **ALL))
+    assert rows == [{"reply_to": None}, {"reply_to": {"routing_key": "answers"}}]
+
+
 @pytest.mark.parametrize(
     ("text", "ttl", "expiration"),
     [

@@ -308,15 +308,21 @@ def _struct(  # functools.partial presets its last arguments
         column, wrong = headers.typed(wire, at, headers.Target(field.dataType, part.type, unit))
         for row, why in wrong.items():
             errors.setdefault(row, f"{field.name}: {why}")
-        if not field.nullable and column.null_count:
-            missing = to_numpy(column.is_null())
-            if absent is not None:
-                missing &= ~absent
-            for row in np.flatnonzero(missing).tolist():
-                errors.setdefault(row, f"{field.name}: absent, and NOT NULL was asked for")
+        require(part, column, absent, errors)
         columns.append(column)
     mask: Any = None if absent is None else from_numpy(absent)
     return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors
+
+
+def require(field: pa.Field[Any], column: Array, absent: Mask | None, errors: Errors) -> None:
+    """Add the rows that lack a NOT NULL field of a STRUCT to the errors; in those of ``absent`` all of it is NULL."""
+    if field.nullable or not column.null_count:
+        return
+    missing = to_numpy(column.is_null())
+    if absent is not None:
+        missing &= ~absent
+    for row in np.flatnonzero(missing).tolist():
+        errors.setdefault(row, f"{field.name}: absent, and NOT NULL was asked for")
 
 
 _Source: TypeAlias = tuple[int, Callable[[], Typed]]

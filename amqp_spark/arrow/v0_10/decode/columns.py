@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from amqp_spark.arrow.columns import arrays
 from amqp_spark.arrow.columns import batch as batches
-from amqp_spark.arrow.columns.batch import body_builder, bytes_of, general, headers_builder, property_builder
+from amqp_spark.arrow.columns.batch import body_builder, bytes_of, general, headers_builder, property_builder, require
 from amqp_spark.arrow.columns.wire import is_nowhere
 from amqp_spark.arrow.v0_10.decode.properties import reply_to, structs
 from amqp_spark.arrow.v0_10.properties import MESSAGE, PROPERTIES, REPLY_TO
@@ -69,10 +69,12 @@ def _reply_to(batch: batches.Batch, wanted: Property, arrow: pa.StructType) -> C
         return arrays.nulls(batch.rows, arrow)
     packed = reply_to(batch.wire, spans, batch.broken)
     parts = {part.name: part for part in REPLY_TO.fields}
-    columns, errors = [], {}
+    columns: list[Array] = []
+    errors: dict[int, str] = {}
     for field in arrow:
         column, wrong = arrays.text(bytes_of(batch.wire, packed.sized(part := parts[field.name.lower()]), part))
         columns.append(column)
         errors.update({row: f"{field.name}: {why}" for row, why in wrong.items()})
+        require(field, column, spans.absent, errors)
     mask: Any = None if spans.absent is None else from_numpy(spans.absent)
     return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors

@@ -16,7 +16,7 @@ from pyspark.sql import types as t
 from amqp_core.v0_9.framing import FRAME_HEADER
 from amqp_spark.arrow.columns import arrays, headers
 from amqp_spark.arrow.columns import batch as batches
-from amqp_spark.arrow.columns.batch import body_builder, bytes_of, general, headers_builder, property_builder
+from amqp_spark.arrow.columns.batch import body_builder, bytes_of, general, headers_builder, property_builder, require
 from amqp_spark.arrow.columns.conversion import AUTO_MILLISECONDS
 from amqp_spark.arrow.columns.fields import FieldPlan, PackedFields
 from amqp_spark.arrow.layout import Layout
@@ -144,9 +144,10 @@ def _reply_to(batch: batches.Batch, arrow: pa.StructType) -> Column:
     for field in arrow:
         if field.name.lower() == "routing_key":
             column, wrong = arrays.text(bytes_of(batch.wire, spans, wanted))
-            errors = {row: f"{field.name}: {why}" for row, why in wrong.items()}
+            errors |= {row: f"{field.name}: {why}" for row, why in wrong.items()}
         else:
             column, _ = arrays.nulls(batch.rows, field.type)
+        require(field, column, spans.absent, errors)
         columns.append(column)
     mask: Any = None if spans.absent is None else from_numpy(spans.absent)
     return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors
