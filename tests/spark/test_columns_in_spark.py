@@ -156,6 +156,15 @@ def test_a_large_variant_in_spark(spark: SparkSession) -> None:
     assert_rows(found, [("v" * 399, "v" * 63, "v" * 64, None)], types)
 
 
+def test_any_names_of_a_large_variant_are_found_in_spark(spark: SparkSession) -> None:
+    """From 32 fields on Spark expects them in the order of UTF-16, in which U+1F600 comes before U+FF00."""
+    names = [chr(first + number) for first in (0xFF00, 0x1F600) for number in range(20)]
+    some = [(name.encode(), 0x21, number.to_bytes(4)) for number, name in enumerate(names)]
+    df = frame(spark, "application_headers VARIANT", message(*some))
+    found = [f"variant_get(application_headers, '$[\"{name}\"]', 'int')" for name in names]
+    assert_rows(df.selectExpr(f"array({', '.join(found)}) AS found"), [(list(range(40)),)], "found ARRAY<INT>")
+
+
 def test_typed_headers_in_spark(spark: SparkSession) -> None:
     schema = (
         "position BIGINT NOT NULL, application_headers STRUCT<symbol: STRING, qty: INT NOT NULL, "

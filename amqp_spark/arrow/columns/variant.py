@@ -124,8 +124,13 @@ def _offsets(items: list[bytes]) -> list[int]:
     return list(accumulate(map(len, items), initial=0))
 
 
+def _as_spark_compares(name: str) -> bytes:
+    """Spark looks up the fields of a large object by halves, and compares names as Java does: by their UTF-16."""
+    return name.encode("utf-16-be")
+
+
 def _object(fields: dict[str, Typed], unit: str, ids: dict[str, int]) -> bytes:
-    names = sorted(fields, key=str.encode)
+    names = sorted(fields, key=_as_spark_compares)
     numbers = [ids.setdefault(name, len(ids)) for name in names]
     items = [_value(fields[name], unit, ids) for name in names]
     offsets = _offsets(items)
