@@ -136,7 +136,7 @@ COLUMNS: Final = {
         "STRING",
         (t.StringType,),
         meaning=_ABSENT,
-        elsewhere="The queue that the message came from, if that is a stream of RabbitMQ; else NULL.",
+        elsewhere="The queue that the message came from, if `offset` is not NULL (streams of RabbitMQ); else NULL.",
     ),
     "offset": Column(
         t.LongType(),
