@@ -6,6 +6,7 @@ import math
 import random
 import struct
 
+import numpy as np
 from pyspark.sql import types as t
 
 from amqp_spark.arrow.columns.values import float_text
@@ -36,6 +37,21 @@ def test_doubles_as_texts() -> None:
         row["application_headers"] for batch in batches_both_ways(plan, [chunk_of(frames)]) for row in batch.to_pylist()
     ]
     assert found == [[("x", float_text(value))] for value in values]
+
+
+def test_floats_as_texts() -> None:
+    """Also the largest one, of which the first digits, rounded, are more than a float holds."""
+    chance = random.Random(7)
+    limits = [bytes.fromhex(each) for each in ("7f7fffff", "7f7ffffe", "ff7fffff", "00000001", "00800000", "3dcccccd")]
+    bits = [*limits, *(chance.randbytes(4) for _ in range(examples(1000)))]
+    frames = b"".join(wire.transfer(wire.message(application_headers=wire.map_([(b"x", 0x23, raw)]))) for raw in bits)
+    plan = ColumnPlan.build(HEADERS, mode="FAILFAST", timestamp_unit="auto")
+    found = [
+        row["application_headers"] for batch in batches_both_ways(plan, [chunk_of(frames)]) for row in batch.to_pylist()
+    ]
+    assert found[0] == [("x", "3.4028235e+38")]
+    shortest = [str(np.float32(struct.unpack(">f", raw)[0])) for raw in bits]
+    assert [str(float(text)) for ((_, text),) in found] == [str(float(text)) for text in shortest]
 
 
 def test_doubles_among_other_values() -> None:

@@ -77,10 +77,18 @@ def float_text(value: float, *, single: bool = False) -> str:
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if single:
         for digits in range(1, 10):
-            text = f"{value:.{digits}g}"
-            if unpack(">f", pack(">f", float(text)))[0] == value:
-                return repr(float(text))
+            shorter = float(f"{value:.{digits}g}")
+            if _as_single(shorter) == value:
+                return repr(shorter)
     return repr(value)
+
+
+def _as_single(value: float) -> float:
+    """The nearest number that a float holds; infinity if it is beyond the largest one."""
+    try:
+        return cast("float", unpack(">f", pack(">f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 def time_text(number: int, unit: str) -> str:
