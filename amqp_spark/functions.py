@@ -24,8 +24,8 @@ TEXTS = t.MapType(t.StringType(), t.StringType())
 def decode_headers(column: Column | str, kind: t.DataType = TEXTS) -> Column:
     """Decode headers (``application_headers BINARY``) to a STRUCT of typed headers, or to a MAP.
 
-    Use it to inspect headers that are passed on unchanged. The rules are those of the source: an absent header is NULL,
-    and values are widened only without loss. Thread-safe.
+    Use it to inspect headers that are passed on unchanged. The rules are those of the source with timestampUnit=auto:
+    an absent header is NULL, and values are widened only without loss. Thread-safe.
 
     Args:
         column: the encoded headers: maps (0-10 section 3.3.3) or tables (0-9-1 section 4.2.5.5).
