@@ -476,6 +476,9 @@ def test_values_that_no_variant_can_hold_are_errors() -> None:
             decode(VARIANT, message((b"h", code, encoded)))
     with pytest.raises(ConversionError, match="16777215"):
         encode(Typed(VBIN32, b"x" * LARGEST), "auto")
+    names = {f"{number:0250}": Typed(VOID[0], None) for number in range(LARGEST // 250)}
+    with pytest.raises(ConversionError, match=r"^16978\d{3} bytes as VARIANT"):  # those of the names
+        encode(Typed(0xA8, names), "auto")
 
 
 typed_values = st.recursive(

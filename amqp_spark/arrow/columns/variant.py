@@ -48,8 +48,9 @@ def encode(typed: Typed, unit: str) -> dict[str, bytes]:
     ids: dict[str, int] = {}
     value = _value(typed, unit, ids)
     metadata = _metadata(ids)
-    if max(len(value), len(metadata)) > LARGEST:
-        raise ConversionError(f"{len(value)} bytes as VARIANT are more than {LARGEST}")
+    size = max(len(value), len(metadata))
+    if size > LARGEST:
+        raise ConversionError(f"{size} bytes as VARIANT are more than {LARGEST}")
     return {"value": value, "metadata": metadata}
 
 
