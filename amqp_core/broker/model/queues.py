@@ -334,7 +334,7 @@ class Queue:
     def touch(self, now: float) -> None:
         """The queue is in use now (``x-expires``)."""
         self._unused_since = max(now, self._unused_since)
-        if self.settings.expires is not None:
+        if self.settings.expires is not None and not self.deleted:
             self._on_timer(self)
 
     def delete(self) -> int:

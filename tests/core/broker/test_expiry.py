@@ -150,6 +150,18 @@ def test_an_unused_queue_expires() -> None:
     assert not host.queues
 
 
+def test_a_queue_that_was_deleted_with_consumers_does_not_expire_later() -> None:
+    host = Host()
+    host.make(x_expires=1000)
+    host.listen(Sink())
+    host.delete_queue("q", owner=ME)
+    assert host.next_expiry is None
+    host.make()
+    host.send("a")
+    assert host.expire(1) is None
+    assert host.waiting(now=1) == ["a"], "another queue has its name"
+
+
 def test_time_does_not_go_back() -> None:
     host = Host()
     host.make()
