@@ -8,6 +8,7 @@ import pytest
 
 from amqp_core.broker.properties import MOST_HEADER_BYTES
 from amqp_core.broker.v0_10.errors import Code
+from amqp_core.broker.v0_10.transfer_ids import ids_among
 from amqp_core.broker.v0_10.wire import Reader
 from amqp_core.errors import ConnectionClosed
 from amqp_core.sequence_numbers import wire_ranges
@@ -489,6 +490,24 @@ def test_browse_and_acquire(peer: Peer, other: Peer) -> None:
     other.call(spec.MessageRelease(transfers=ids(other, 0)))
     assert other.bodies == [b"0"]
     assert waiting(peer) == [b"0", b"2", b"3"]
+
+
+def test_ranges_that_overlap_name_a_message_once(peer: Peer) -> None:
+    for body in (b"1", b"2"):
+        peer.publish(body)
+    peer.subscribe(acquire_mode=BROWSE)
+    peer.flow(2)
+    first, second = (command_id for command_id, *_ in peer.transfers)
+    found = peer.ask(spec.MessageAcquire(transfers=[(first, second), (first, first)]), spec.MessageAcquired)
+    assert found.transfers == [(first, second)]
+    peer.call(spec.MessageAccept(transfers=[(second, second), (first, second)]))
+    assert (waiting(peer), peer.world.host.queues["q"].unsettled_count, peer.error) == ([], 0, None)
+
+
+def test_many_wide_ranges_find_what_is_known_once() -> None:
+    known = dict.fromkeys(range(100))
+    assert ids_among(known, [(0, 1 << 30)] * 1000) == list(known)
+    assert ids_among(known, [(98, 1 << 30), (1, 2), (1, 1)]) == [1, 2, 98, 99]
 
 
 def test_what_is_browsed_with_accept_mode_none_is_settled_when_it_is_acquired(peer: Peer) -> None:
