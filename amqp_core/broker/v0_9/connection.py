@@ -85,6 +85,8 @@ class ServerConnection(Adapter):
         self._channels: dict[int, ServerChannel] = {}
         self._doom: tuple[spec.ReplyCode, str] | None = None
         """Why the connection must be closed."""
+        self._is_closed = False
+        """Whether this side has closed it."""
         self._blocking = Blocking(self)
         self.protocol = Connection(
             Role.SERVER,
@@ -128,13 +130,14 @@ class ServerConnection(Adapter):
 
     def _process(self, events: list[Event]) -> None:
         for event in self._brake.let_through(events):
-            if isinstance(event, FrameReceived):
-                if not self._receive_frame(event.frame):
-                    break
+            if isinstance(event, Ended):
+                self._ended(event.error)
+            elif self._is_closed:  # what comes behind an error is dropped (0-9-1 section connection.close)
+                continue
+            elif isinstance(event, FrameReceived):
+                self._receive_frame(event.frame)
             elif isinstance(event, Opened):
                 self._opened(self.protocol.virtual_host)
-            elif isinstance(event, Ended):
-                self._ended(event.error)
         unfinished = 0
         for channel in self._channels.values():
             channel.confirm()
@@ -186,10 +189,14 @@ class ServerConnection(Adapter):
         self._wake()
 
     def close(self, code: spec.ReplyCode, text: str, method: spec.Method | None = None) -> None:
-        """Close the connection with an error (connection.close)."""
+        """Close the connection with an error (connection.close): nothing is delivered to it any more."""
         _log.warning("%s: %s", self.peer, printable(given(text)))
+        for channel in self._channels.values():
+            channel.confirm()
         self.protocol.close(code, cut_short(text), method)
+        self._is_closed = True
         self._brake.drop()
+        self.stop_consuming()
         self._wake()
 
     def doom(self, code: spec.ReplyCode, text: str) -> None:
@@ -240,29 +247,25 @@ class ServerConnection(Adapter):
             if isinstance(event, Ended):
                 self._ended(event.error)
 
-    def _receive_frame(self, frame: Frame) -> bool:
-        """Process a frame of a channel; return whether the connection goes on."""
+    def _receive_frame(self, frame: Frame) -> None:
+        """Process a frame of a channel."""
         channel = self._channels.get(frame.channel)
         if channel is None:
             if frame.channel > self.protocol.channel_max:
                 self.close(
                     spec.ReplyCode.CHANNEL_ERROR, f"CHANNEL_ERROR - channel {frame.channel} is above channel-max"
                 )
-                return False
+                return
             channel = self._channels[frame.channel] = ServerChannel(self, frame.channel)
         try:
             channel.receive(frame)
         except ChannelMisused as error:
             self.close(spec.ReplyCode.CHANNEL_ERROR, f"CHANNEL_ERROR - {error}")
-            return False
         except LimitExceeded as error:
             self.close(spec.ReplyCode.CONTENT_TOO_LARGE, f"CONTENT_TOO_LARGE - {error}")
-            return False
         except AmqpError as error:
             if frame.type == METHOD and int.from_bytes(frame.payload[:2]) in _UNSERVED:
                 text = f"class {int.from_bytes(frame.payload[:2])} is not served"
                 self.close(spec.ReplyCode.NOT_IMPLEMENTED, f"NOT_IMPLEMENTED - {text}")
-                return False
-            self.close(spec.ReplyCode.UNEXPECTED_FRAME, f"UNEXPECTED_FRAME - {error}")
-            return False
-        return self._host is not None
+            else:
+                self.close(spec.ReplyCode.UNEXPECTED_FRAME, f"UNEXPECTED_FRAME - {error}")

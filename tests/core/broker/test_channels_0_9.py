@@ -1,4 +1,4 @@
-"""What a channel of 0-9-1 keeps, and what it forgets when it is closed."""
+"""What a channel of 0-9-1 keeps, and what it forgets when it, or its connection, is closed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from amqp_core.broker.v0_9.wire import WIRE
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import encode_header, encode_method
 from amqp_core.v0_9.framing import HEADER, encode_content, encode_frame
-from tests.core.broker.peer_0_9 import FRAME_MAX, World, method
+from tests.core.broker.peer_0_9 import FRAME_MAX, World, method, publish
 
 
 def content(publish: spec.BasicPublish) -> bytes:
@@ -46,3 +46,39 @@ def test_a_header_larger_than_the_frames_of_a_consumer_is_sent_whole() -> None:
     world.host.publish(Message(WIRE, "", "q", header, b""), now=0)
     peer.server.receive(method(1, spec.BasicGet(queue="q")))
     assert peer.server.take_bytes().endswith(encode_frame(HEADER, 1, header))
+
+
+IMMEDIATE = content(spec.BasicPublish(routing_key="q", immediate=True))
+"""Ends the connection (540)."""
+
+
+def test_an_error_of_the_connection_ends_its_consumers_at_once() -> None:
+    """The client reads nothing behind connection.close, and may be slow to answer it."""
+    world = World()
+    peer, other = world.connect(), world.connect()
+    peer.send(spec.QueueDeclare(queue="q"), spec.BasicConsume(queue="q"))
+    other.send(publish(b"held"))
+    peer.read()
+    peer.server.receive(IMMEDIATE)
+    other.send(publish(b"next"))
+    queue = world.host.queues["q"]
+    assert (queue.message_count, queue.unsettled_count, queue.consumer_count) == (1, 1, 0)
+    peer.read()
+    assert [each.reply_code for each in peer.received(spec.ConnectionClose)] == [540]
+    assert peer.bodies == [b"held"]
+
+
+def test_what_comes_behind_an_error_of_the_connection_is_dropped_and_what_came_before_is_confirmed() -> None:
+    world = World()
+    peer = world.connect()
+    peer.send(spec.QueueDeclare(queue="q"), spec.ConfirmSelect())
+    peer.send(publish(b"before"), IMMEDIATE, publish(b"behind"))
+    assert [type(each) for _, each in peer.methods][-2:] == [spec.BasicAck, spec.ConnectionClose]
+    assert world.host.queues["q"].message_count == 1
+
+
+def test_a_close_by_the_client_behind_an_error_ends_the_connection() -> None:
+    peer = World().connect()
+    peer.send(publish(b"", channel=7), method(0, spec.ConnectionClose(200, "", 0, 0)))
+    assert peer.server.is_over
+    assert isinstance(peer.methods[-1][1], spec.ConnectionCloseOk)
