@@ -198,6 +198,7 @@ class ServerConnection(Adapter):
         try:
             for session in list(self._sessions.values()):
                 session.wake()
+                session.tell_accepted()
         except AmqpError as error:
             self.close(spec.ConnectionCloseCode.FRAMING_ERROR, str(error))
         self._wake()

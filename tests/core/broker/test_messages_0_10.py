@@ -418,6 +418,25 @@ def test_a_client_that_does_not_read_gets_no_more_and_flush_waits_for_it(peer: P
     assert peer.bodies[-1] != b"later"
 
 
+def test_what_is_published_behind_a_flush_that_waits_is_accepted(peer: Peer, other: Peer) -> None:
+    for number in range(30):
+        other.publish(bytes([number]) * 100_000)
+    peer.call(spec.QueueDeclare(queue="other"))
+    peer.subscribe(accept_mode=NONE)
+    peer.reading = False
+    peer.flow(None)
+    peer.session.send(spec.MessageFlush(destination="d"))
+    header = encode_header(spec.DeliveryProperties(routing_key="other"), None)
+    command_id = peer.session.send(
+        spec.MessageTransfer(destination="", accept_mode=EXPLICIT, acquire_mode=0), header=header, body=b"1"
+    )
+    peer.pump()
+    assert stalled(peer)
+    peer.reading = True
+    peer.pump()
+    assert [each.transfers for each in peer.received(spec.MessageAccept)] == [[(command_id, command_id)]]
+
+
 # -------------------------------------------------------------------------------------------------------- settlement
 def test_accept_release_reject(peer: Peer) -> None:
     peer.call(spec.QueueDeclare(queue="dead"))
