@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from amqp_core.broker.logins import DEFAULT_LOGIN
@@ -37,6 +37,8 @@ class Broker:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="amqp broker", daemon=True)
         self._started = threading.Event()
+        self._stopped = asyncio.Event()
+        """That it is to stop; for the thread of the loop alone."""
         self._error: BaseException | None = None
 
     def __repr__(self) -> str:
@@ -81,7 +83,8 @@ class Broker:
     def stop(self) -> None:
         """End all connections, and stop. What is in memory alone is gone."""
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            with suppress(RuntimeError):  # it has stopped by itself: its loop is closed
+                self._loop.call_soon_threadsafe(self._stopped.set)
             self._thread.join()
 
     async def _add_host(self, name: str) -> None:
@@ -90,7 +93,9 @@ class Broker:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            started = self._server.start(self.port, on_failure=self._loop.stop, host=self._settings.host, tls=self._tls)
+            started = self._server.start(
+                self.port, on_failure=self._stopped.set, host=self._settings.host, tls=self._tls
+            )
             self.port = self._loop.run_until_complete(started)
         except (OSError, StoreError) as error:
             self._error = error
@@ -100,7 +105,7 @@ class Broker:
         finally:
             self._started.set()
         try:
-            self._loop.run_forever()
+            self._loop.run_until_complete(self._stopped.wait())
         finally:
             self._loop.run_until_complete(self._server.stop())
             self._loop.close()

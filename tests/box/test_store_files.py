@@ -8,17 +8,21 @@ import resource
 import sqlite3
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import pika
 import pytest
 
 from amqp_core.broker import running
-from amqp_core.broker.store.database import StoreError
+from amqp_core.broker.error_conditions import BrokerCondition
+from amqp_core.broker.store.database import Database, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from amqp_core.broker import Broker
 
 COMMAND = (sys.executable, "-m", "amqp_core.broker", "--port", "0")
 
@@ -117,6 +121,32 @@ def test_a_store_in_use(tmp_path: Path) -> None:
         assert "Stop the process that uses it, or give another file" in done.stderr
         with pytest.raises(StoreError, match="Stop the process that uses it"), running(store=path):
             pass
+    with running(store=path):
+        pass
+
+
+def test_a_store_that_cannot_be_written_at_the_end_is_closed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the disk is full, and messages that clients hold come back with the last commit."""
+    path = tmp_path / "broker.db"
+    declared = threading.Event()
+
+    def fail(_: object, statements: object) -> None:
+        raise StoreError(BrokerCondition.STORE_FULL(operation="write", path=path, reason="disk full"))
+
+    def declare(broker: Broker) -> None:
+        broker._server.hosts["/"].declare_queue("q", owner=None, durable=True)
+        declared.set()
+
+    def fill_up(broker: Broker) -> None:
+        patch.setattr(Database, "commit", fail)
+        broker._loop.call_soon_threadsafe(declare, broker)
+        declared.wait()
+
+    full = pytest.raises(StoreError, match="AMQP_STORE_FULL")
+    with monkeypatch.context() as patch, full, running(store=path) as broker:
+        fill_up(broker)
     with running(store=path):
         pass
 
