@@ -158,6 +158,9 @@ class Database:
         """Say in plain words what SQLite cannot do."""
         try:
             yield
+        except UnicodeDecodeError as error:  # SQLite quotes what is damaged
+            reason = "it holds a text that is not UTF-8"
+            raise StoreError(BrokerCondition.STORE_DAMAGED(operation=what, path=self.path, reason=reason)) from error
         except (sqlite3.Error, OverflowError) as error:  # the latter: an integer of more than 64 bits
             code: int = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary one; errors of the module have none
             condition = _CONDITIONS.get(code, BrokerCondition.STORE_UNUSABLE)

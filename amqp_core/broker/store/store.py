@@ -108,7 +108,7 @@ class Store:
         restoring = Restoring(self._database, self._place, wires, now)
         try:
             restoring.run()
-        except (ValueError, LookupError, TypeError, Refused) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, Refused) as error:
             reason = f"it holds what this program does not write ({type(error).__name__}: {error})"
             raise StoreError(
                 BrokerCondition.STORE_DAMAGED(operation="read", path=self._database.path, reason=reason)

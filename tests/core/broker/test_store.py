@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -501,6 +502,24 @@ def test_a_store_that_this_process_has_open_is_in_use_however_often_it_is_opened
             open_store(path)
         other = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
         assert "AMQP_STORE_IN_USE" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("UPDATE queues SET arguments = '[]'", "AttributeError"),
+        ("""UPDATE queues SET arguments = '{"table": [["x", {"decimal": "?"}]]}'""", "InvalidOperation"),
+        ("PRAGMA writable_schema = ON; UPDATE sqlite_schema SET name = CAST(x'80' AS TEXT)", "not UTF-8"),
+    ],
+)
+def test_whatever_is_damaged_is_an_error_of_the_store(store: Store, path: Path, statement: str, text: str) -> None:
+    store.host("h").declare_queue("q", owner=ME, durable=True)
+    store.commit()
+    store.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.executescript(statement)
+    with pytest.raises(StoreError, match=f"AMQP_STORE_DAMAGED.*{text}.*Restore a copy"):
+        open_store(path)
 
 
 @pytest.mark.parametrize("kind", [UnicodeEncodeError, MemoryError, RuntimeError])
