@@ -293,6 +293,7 @@ class Queue:
                 self.journal.message_returned(entry)
             if limit is not None and entry.returns > limit:
                 self._die(entry, "delivery_limit", now)
+                entry.forget()
                 continue
             entry.state = READY
             self._backlog.insert(entry)
@@ -437,8 +438,7 @@ class Queue:
             return
         if consumer.no_ack:
             self._end(entry)
-            if entry.expires is not None or self._walks.places:
-                entry.forget()
+            entry.forget()
         else:  # it cannot be sent
             self._hold(entry)
 

@@ -106,6 +106,23 @@ def test_what_is_gone_is_not_kept_by_timers_or_browsers() -> None:
     assert host.memory.used == 0
 
 
+def test_what_was_browsed_is_not_kept_when_it_goes_later() -> None:
+    """A session may acquire what it has browsed, also when its subscription is over: it keeps the entries."""
+    host = Host(Memory(1e12))
+    host.make(x_delivery_limit=0)
+    browser = Sink()
+    subscription = host.listen(browser, browse=True)
+    host.send("returned too often")
+    host.send("without acks")
+    host.cancel(subscription)
+    entry = host.get("q", owner=ME)
+    assert entry is not None
+    host.release([entry])
+    host.listen(Sink(), no_ack=True)
+    assert len(browser.got) == 2
+    assert host.memory.used == 0
+
+
 def test_publishers_wait_above_the_limit_until_a_fifth_is_gone() -> None:
     host = Host(Memory(10_000))
     host.make()
