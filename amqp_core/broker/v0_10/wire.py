@@ -29,7 +29,7 @@ from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_header, decode_struct32, encode_header
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _DELIVERY: Final = spec.DeliveryProperties.CODE.to_bytes(2)
 _FRAGMENT: Final = spec.FragmentProperties.CODE
@@ -137,8 +137,8 @@ class Reader:
             rest = header[end:]
             envelope = self._envelope(exchange, header[:end])
         else:
-            delivery, properties, others = decode_header(header)
-            rest = encode_header(None, properties, others)
+            delivery, _, _ = decode_header(header)
+            rest = b"".join(each for each in _structs(header) if each[4:6] != _DELIVERY)
             envelope = _envelope(delivery or spec.DeliveryProperties(), exchange)
         if rest != self._checked:
             self._check(rest)
@@ -201,6 +201,15 @@ def _envelope(delivery: spec.DeliveryProperties, exchange: str) -> _Envelope:
     )
 
 
+def _structs(header: bytes) -> Iterator[bytes]:
+    """The structs of a well-formed header, as they are encoded."""
+    at = 0
+    while at < len(header):
+        end = at + 4 + int.from_bytes(header[at : at + 4])
+        yield header[at:end]
+        at = end
+
+
 def _seconds(timestamp: int) -> int:
     return seconds(timestamp) or 0
 
@@ -218,14 +227,11 @@ def header_of(message: Message, *, redelivered: bool) -> bytes:
     wire = message.wire
     header = message.header if wire is WIRE or wire is WIRE_WITH_EMPTY_BODY else _foreign(message)
     if message.deaths:
-        delivery, properties, others = decode_header(header)
-        delivery = _changed(
-            delivery or spec.DeliveryProperties(),
-            routing_key=short_text(message.routing_key),
-            ttl=None,
-            expiration=None,
-        )
-        header = encode_header(delivery, properties, others)
+        first, *others = _structs(header)
+        delivery, _ = decode_struct32(first, 0)
+        assert isinstance(delivery, spec.DeliveryProperties)
+        delivery = _changed(delivery, routing_key=short_text(message.routing_key), ttl=None, expiration=None)
+        header = encode_header(delivery, None, others)
     if redelivered:
         flags = header[_FLAGS_AT] | _REDELIVERED
         header = b"".join((header[:_FLAGS_AT], flags.to_bytes(), header[_FLAGS_AT + 1 :]))

@@ -23,6 +23,7 @@ from amqp_core.errors import EncodeError
 from amqp_core.typed_values import Datetime
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import encode_header
+from amqp_core.v0_9._read import read_table_typed
 from amqp_core.v0_9.channel import basic_properties
 from amqp_core.write_primitives import MOST_SHORT
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from amqp_core.v0_9.channel import Content
 
+_FLAGS_AT = 12  # behind class, weight and body size
+_BEFORE_HEADERS = (0x80, 0x40)  # content-type, content-encoding
 _PERSISTENT = 2
 _NON_PERSISTENT = 1
 
@@ -111,10 +114,13 @@ def header_of(message: Message) -> bytes:
     else:
         basic = _basic(cast("NeutralWire", message.wire).properties(message))
     fields = {name: getattr(basic, name) for name in basic.__slots__}
-    choices = [basic.headers]
+    choices: list[Mapping[str, Any] | None] = [basic.headers]
+    if message.wire is WIRE and basic.headers:  # with the types that they came with, if this broker writes all of these
+        choices.insert(0, read_table_typed(message.header, _headers_at(message.header))[0])
     if message.deaths:
         fields["expiration"] = None
-        choices.insert(0, (basic.headers or {}) | _death_headers(message))
+        deaths = _death_headers(message)
+        choices = [{**(each or {}), **deaths} for each in choices] + choices
     for headers in choices:
         try:
             header = encode_header(spec.BasicProperties(**fields | {"headers": headers}), len(message.body))
@@ -123,6 +129,15 @@ def header_of(message: Message) -> bytes:
         if len(header) <= MOST_HEADER_BYTES:
             return header
     return encode_header(spec.BasicProperties(**fields | {"headers": None}), len(message.body))
+
+
+def _headers_at(header: bytes) -> int:
+    """Where the table of application headers begins in a content header that has them: behind two short strings."""
+    at = _FLAGS_AT + 2
+    for flag in _BEFORE_HEADERS:
+        if header[_FLAGS_AT] & flag:
+            at += 1 + header[at]
+    return at
 
 
 def _death_headers(message: Message) -> dict[str, object]:

@@ -15,13 +15,14 @@ from amqp_core.broker.model.messages import Death, Message
 from amqp_core.broker.properties import MOST_HEADER_BYTES
 from amqp_core.broker.v0_9 import wire as old
 from amqp_core.broker.v0_10 import wire as new
-from amqp_core.typed_values import Datetime
+from amqp_core.typed_values import Datetime, Typed
 from amqp_core.v0_9 import spec as old_spec
 from amqp_core.v0_9._codec import encode_header as encode_old
+from amqp_core.v0_9._read import read_table_typed
 from amqp_core.v0_9.channel import basic_properties
 from amqp_core.v0_9.connection import DEFAULT_FRAME_MAX
 from amqp_core.v0_9.framing import OVERHEAD
-from amqp_core.v0_10 import spec
+from amqp_core.v0_10 import spec, type_codes
 from amqp_core.v0_10._codec import decode_header, encode_header
 
 ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
@@ -166,6 +167,26 @@ def test_a_message_that_died_has_lost_its_ttl(*, redelivered: bool) -> None:
     assert basic.headers is not None
     assert basic.headers["x-first-death-queue"] == basic.headers["x-last-death-queue"] == "q"
     assert basic.headers["a"] == 1
+
+
+@pytest.mark.parametrize("content_type", [None, "a/b"])
+def test_a_dead_letter_keeps_the_types_of_its_headers(content_type: str | None) -> None:
+    deaths = (Death("q", "expired", "x", ("k",), 1, 1_700_000_000.0),)
+    typed: dict[str, Any] = {"short": Typed(ord("s"), 5), "float": Typed(ord("f"), 0.5), "table": Typed(ord("F"), {})}
+    basic = old_spec.BasicProperties(content_type=content_type, headers=typed, expiration="5")
+    dead = Message(old.WIRE, "x", "k", encode_old(basic, 4), b"body", deaths=deaths)
+    found = old.header_of(dead)
+    table, _ = read_table_typed(found, found.index(b"\x05short") - 4)
+    assert {name: table[name] for name in typed} == typed
+    assert "x-death" in table
+
+    given: dict[str, Any] = {"short": Typed(type_codes.INT16, 5), "float": Typed(type_codes.FLOAT, 0.5)}
+    properties = encode_header(None, spec.MessageProperties(content_type=content_type, application_headers=given))
+    for header in (encode_header(spec.DeliveryProperties(), None) + properties, properties):  # in either order
+        message = new.Reader("guest").read("x", header, b"body", 0.0).message
+        assert new.header_of(message, redelivered=False).endswith(properties)
+        dead = Message(new.WIRE, "x", "k", message.header, b"body", deaths=deaths)
+        assert new.header_of(dead, redelivered=False).endswith(properties)
 
 
 def test_a_header_that_would_not_fit_a_frame_is_delivered_without_what_is_too_long() -> None:
