@@ -277,10 +277,18 @@ class Adapter(ABC):
         self._wake()
 
     def _forbids(self, virtual_host: str) -> str | None:
-        """Why the login may not open a virtual host; ``None``: it may."""
-        if self._logins.rights(self.username, virtual_host) is not None:
+        """Why the login cannot open a virtual host; ``None``: it can."""
+        if virtual_host not in self._hosts:
+            reason = (
+                f"vhost {virtual_host!r:.80} not found: leave the path out of the URL, which means '/', or start the "
+                "broker with --virtual-host and this name"
+            )
+        elif self._logins.rights(self.username, virtual_host) is None:
+            reason = f"access to vhost '{virtual_host}' refused for user '{self.username}'"
+        else:
             return None
-        return f"access to vhost '{virtual_host}' refused for user '{self.username}'"
+        _log.warning("%s: a connection is refused: %s", self.peer, printable(reason))
+        return reason
 
     def _opened(self, virtual_host: str) -> None:
         rights = self._logins.rights(self.username, virtual_host)

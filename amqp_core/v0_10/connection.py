@@ -96,8 +96,7 @@ class Connection:
         max_message_bytes: the largest accepted message or command, in bytes of all its frames.
         authenticate: ``(mechanism, response) -> challenge``, ``None`` when the login is complete; raises
             AuthenticationFailed to refuse. ``State.CHECKING``: :meth:`login_checked` will say.
-        has_virtual_host: whether the server role has a virtual host; default: any.
-        forbids_virtual_host: why the server role keeps the login out of a virtual host; ``None``: it may open it.
+        forbids_virtual_host: why the login cannot open a virtual host of the server role; ``None``: it can.
         refuse: why the server role takes no more connections; an empty text, or no function: it does.
         scan_transfers: deliver transfers of channel 0 as blocks of raw frames (the fast path) instead of commands.
 
@@ -118,7 +117,6 @@ class Connection:
         mechanisms: Sequence[str] = ("ANONYMOUS",),
         authenticate: Callable[[str, bytes | None], bytes | State | None] | None = None,
         server_properties: dict[str, object] | None = None,
-        has_virtual_host: Callable[[str], bool] | None = None,
         forbids_virtual_host: Callable[[str], str | None] | None = None,
         refuse: Callable[[], str] | None = None,
         scan_transfers: bool = False,
@@ -139,7 +137,6 @@ class Connection:
         self._mechanisms = list(mechanisms)
         self.mechanism = ""
         self._server_properties = server_properties or {}
-        self._has_virtual_host = has_virtual_host
         self._forbids_virtual_host = forbids_virtual_host
         self._refuse = refuse
         self._scan = Scanner(0, max_message_bytes) if scan_transfers else None
@@ -521,10 +518,6 @@ class Connection:
 
     def _on_open(self, control: spec.ConnectionOpen) -> Opened | None:
         self.virtual_host = control.virtual_host or ""
-        if self._has_virtual_host is not None and not self._has_virtual_host(self.virtual_host):
-            text = f"there is no virtual host '{given(self.virtual_host)}'"
-            self.close(spec.ConnectionCloseCode.INVALID_PATH, cut_short(text))
-            return None
         forbidden = self._forbids_virtual_host(self.virtual_host) if self._forbids_virtual_host is not None else None
         if forbidden is not None:
             self.close(spec.ConnectionCloseCode.INVALID_PATH, cut_short(forbidden))

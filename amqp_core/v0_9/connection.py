@@ -89,8 +89,7 @@ class Connection:
         channel_max: the greatest channel that the server role offers.
         authenticate: ``(mechanism, response) -> challenge``, ``None`` when the login is complete; raises
             AuthenticationFailed to refuse. ``State.CHECKING``: :meth:`login_checked` will say.
-        has_virtual_host: whether the server role has a virtual host; default: any.
-        forbids_virtual_host: why the server role keeps the login out of a virtual host; ``None``: it may open it.
+        forbids_virtual_host: why the login cannot open a virtual host of the server role; ``None``: it can.
         refuse: why the server role takes no more connections; an empty text, or no function: it does.
         scan_deliveries: deliveries of channel 1 come as blocks of raw frames (the fast path) instead of frames.
 
@@ -119,7 +118,6 @@ class Connection:
         mechanisms: Sequence[str] = ("PLAIN",),
         authenticate: Callable[[str, bytes], bytes | State | None] | None = None,
         server_properties: dict[str, object] | None = None,
-        has_virtual_host: Callable[[str], bool] | None = None,
         forbids_virtual_host: Callable[[str], str | None] | None = None,
         refuse: Callable[[], str] | None = None,
         scan_deliveries: bool = False,
@@ -142,7 +140,6 @@ class Connection:
         self._mechanisms = list(mechanisms)
         self.mechanism = ""
         self._server_properties = server_properties or {}
-        self._has_virtual_host = has_virtual_host
         self._forbids_virtual_host = forbids_virtual_host
         self._refuse = refuse
         self._scan = Scanner(CONSUMING, max_message_bytes) if scan_deliveries else None
@@ -563,10 +560,6 @@ class Connection:
 
     def _on_open(self, method: spec.ConnectionOpen) -> Opened | None:
         self.virtual_host = method.virtual_host
-        if self._has_virtual_host is not None and not self._has_virtual_host(method.virtual_host):
-            text = f"NOT_ALLOWED - vhost '{method.virtual_host}' not found"
-            self.close(spec.ReplyCode.NOT_ALLOWED, cut_short(text), method)
-            return None
         forbidden = self._forbids_virtual_host(self.virtual_host) if self._forbids_virtual_host is not None else None
         if forbidden is not None:
             self.close(spec.ReplyCode.NOT_ALLOWED, cut_short(f"NOT_ALLOWED - {forbidden}"), method)

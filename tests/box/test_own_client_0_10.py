@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amqp_core import ConnectOptions, connect
 from amqp_core.errors import (
     AuthenticationFailed,
     InvalidArgument,
@@ -311,6 +312,17 @@ def test_a_wrong_login_and_an_unknown_host(connect_0_10: Connect010) -> None:
     with pytest.raises(VirtualHostRefused, match="402"):
         connect_0_10(virtual_host="none")
     assert connect_0_10(virtual_host="").query_exchange("amq.topic"), "an empty name is the host /"
+
+
+@pytest.mark.parametrize("protocol", ["0-10", "0-9-1"])
+def test_the_url_of_another_broker(amqp_broker: Broker, protocol: str) -> None:
+    """``/default`` is the virtual host of Broker-J: who tries its URL here is told what to do."""
+    options = ConnectOptions(
+        hosts=(("127.0.0.1", amqp_broker.port),), virtual_host="default", username="guest", password="guest",
+        protocol=protocol,
+    )  # fmt: skip
+    with pytest.raises(VirtualHostRefused, match=r"'default' not found: leave the path out of the URL, .* --virtual"):
+        connect(options)
 
 
 @pytest.mark.parametrize(

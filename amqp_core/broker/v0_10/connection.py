@@ -81,7 +81,6 @@ class ServerConnection(Adapter):
             max_message_bytes=max_message_bytes,
             mechanisms=self._login.mechanisms,
             authenticate=self._authenticate,
-            has_virtual_host=lambda name: host_name(name) in hosts,
             forbids_virtual_host=lambda name: self._forbids(host_name(name)),
             refuse=refuse,
             server_properties={**SERVER_PROPERTIES, "qpid.features": [FEATURE]},

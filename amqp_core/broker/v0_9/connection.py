@@ -94,7 +94,6 @@ class ServerConnection(Adapter):
             heartbeat=HEARTBEAT_S,
             mechanisms=self._login.mechanisms,
             authenticate=self._authenticate,
-            has_virtual_host=hosts.__contains__,
             forbids_virtual_host=self._forbids,
             refuse=refuse,
             server_properties=SERVER_PROPERTIES | {"capabilities": dict.fromkeys(CAPABILITIES, True)},
