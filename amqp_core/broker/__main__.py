@@ -245,6 +245,8 @@ def main(arguments: Sequence[str] | None = None, *, program: str = PROGRAM) -> i
     except (StoreError, UnusableFile) as error:
         print(error, file=sys.stderr)  # noqa: T201 - a program
         return UNUSABLE
+    except KeyboardInterrupt:  # a store with many messages takes long to read
+        return 128 + signal.SIGINT
     try:
         for each in given.virtual_host:
             server.add_host(each)

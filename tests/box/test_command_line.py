@@ -14,6 +14,8 @@ import pika
 import pytest
 
 from amqp_core.broker import running
+from amqp_core.broker.__main__ import main
+from amqp_core.broker.settings import Settings
 from amqp_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -114,6 +116,16 @@ def test_as_many_files_as_connections() -> None:
                 client.sendall(b"AMQP\0\0\x09\x01")
                 assert client.recv(1) == b"\1", "connection.start"
         process.terminate()
+
+
+def test_who_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while a store is read."""
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Settings, "server", interrupt)
+    assert main(["--port", "0"]) == 130
 
 
 def test_a_port_in_use() -> None:
