@@ -215,7 +215,8 @@ class Server:
 
     def joined(self, peer: Peer) -> None:
         """A client has connected, and its handshake is done."""
-        is_refused = self._gone is not None or self._is_crowded()  # it may have been accepted before the end began
+        # it may have been accepted before the end began, or the failure was noted
+        is_refused = self._gone is not None or self.failure is not None or self._is_crowded()
         self._peers.add(peer)
         if is_refused:
             peer.abort()

@@ -13,6 +13,7 @@ from amqp_core.broker import server as server_module
 from amqp_core.broker.model.messages import Message
 from amqp_core.broker.peer import Peer
 from amqp_core.broker.server import WIRES, Server
+from amqp_core.broker.store.database import StoreError
 from amqp_core.protocol_header import HEADERS_0_9
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import encode_header
@@ -20,6 +21,7 @@ from tests.core.broker.peer_0_9 import FRAME_MAX, method
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SIZE = 32 << 20
 """More than the buffers of two sockets hold."""
@@ -111,5 +113,20 @@ def test_who_connects_while_it_stops_is_cut_off(client: socket.socket, monkeypat
         await asyncio.to_thread(read_all, client)
         await stopping
         assert not server._peers
+
+    asyncio.run(run())
+
+
+def test_who_connects_after_a_failure_of_the_store_is_told_nothing(client: socket.socket, tmp_path: Path) -> None:
+    """What it publishes would be confirmed, although it is not on the disk."""
+
+    async def run() -> None:
+        server = Server(store=tmp_path / "broker.db")
+        port = await server.start()
+        server._fail(StoreError("the disk is full"))
+        client.connect(("127.0.0.1", port))
+        client.sendall(HELLO)
+        assert await asyncio.to_thread(read_all, client) == 0
+        await server.stop()
 
     asyncio.run(run())
