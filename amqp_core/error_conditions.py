@@ -183,6 +183,9 @@ class CoreCondition(Condition):
         "The broker rejected {count} published message(s) with code {code}: {text}.",
         "Bind a queue for them, or make room in the queue.")
     TRANSACTION_FAILED = "{operation} ended with {status} ({code}).", "Repeat the work of the transaction."
+    TRANSACTION_COMMITTED = (
+        "{operation} ended with {status} ({code}): the broker has committed the transaction by itself.",
+        "Do not repeat its work.")
     TRANSACTION_MIXED = (
         "{operation} ended with {status} ({code}): the broker may have committed only a part of the transaction.",
         "Compare the messages in the queues with those of the transaction.")

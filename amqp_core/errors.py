@@ -24,6 +24,11 @@ _ALTERNATIVES = {
     "AMQP 0-9-1": {"AMQP 0-10": _QPID},
     "AMQP 0-9": {"AMQP 0-10": _QPID},
 }
+# Whether a branch is committed, by the xa-status. Every other status leaves that open.
+_HAS_COMMITTED = {"XA_RBROLLBACK": False, "XA_RBTIMEOUT": False, "XA_HEURRB": False, "XA_HEURCOM": True}
+_MIXED = frozenset({"XA_HEURMIX", "XA_HEURHAZ"})
+# Commands after which a branch should be whole, committed or not.
+_RESOLVING = frozenset({"dtx.commit", "dtx.rollback"})
 
 
 def given(text: str) -> str:
@@ -348,12 +353,21 @@ class TransactionFailed(AmqpError):
         return self.name == "XA_RBROLLBACK"
 
     @property
+    def has_committed(self) -> bool | None:
+        """Whether the branch is committed (XA_HEURCOM), or nothing of it (XA_RB..., XA_HEURRB); ``None``: not known."""
+        return _HAS_COMMITTED.get(self.name)
+
+    @property
     def is_mixed(self) -> bool:
         """Whether the broker may have committed one part of the branch and rolled back another."""
-        return self.name in ("XA_HEURMIX", "XA_HEURHAZ")
+        return self.name in _MIXED or (self.has_committed is None and self.operation in _RESOLVING)
 
     def __str__(self) -> str:
-        condition = CoreCondition.TRANSACTION_MIXED if self.is_mixed else CoreCondition.TRANSACTION_FAILED
+        condition = CoreCondition.TRANSACTION_FAILED
+        if self.is_mixed:
+            condition = CoreCondition.TRANSACTION_MIXED
+        elif self.has_committed:
+            condition = CoreCondition.TRANSACTION_COMMITTED
         return condition(operation=self.operation, status=self.name, code=self.status)
 
 

@@ -171,7 +171,7 @@ class Transactions:
 
         Raises:
             TransactionFailed: the branch is not committed as requested: it has expired (``is_timeout``), was rolled
-                back (``is_rollback``), or was completed heuristically (``name``: XA_HEUR...).
+                back (``is_rollback``), or the broker has resolved it by itself (``has_committed``, ``is_mixed``).
             NotFound: the broker does not know the branch.
             IllegalState: the branch is still associated, or ``one_phase`` does not fit its state.
             EncodeError: a field of the xid is absent, or does not fit its wire type.

@@ -31,11 +31,6 @@ BATCH_WRITES: Final = "batch write"
 """Query id of batch writes (outside of streams)."""
 _TYPES: Final = {STORED_QUERY_ID: str, "batch": int, "partition": int, "xid": str, "rows": int, "digest": str}
 
-_ROLLED_BACK: Final = frozenset({"XA_RBROLLBACK", "XA_RBTIMEOUT", "XA_HEURRB"})
-"""Answers to dtx.commit and dtx.rollback by which nothing of a branch is committed."""
-_COMMITTED: Final = "XA_HEURCOM"
-"""The broker has committed the branch by itself."""
-
 
 @dataclass(frozen=True, slots=True)
 class PreparedBranch:
@@ -175,12 +170,12 @@ class PreparedTransactions:
             try:
                 self._client.transactions.commit_branch(listed[text])
             except TransactionFailed as error:
-                if error.name == _COMMITTED:
+                if error.has_committed:
                     _log.warning("the broker had committed the branch %s by itself", text)
                     committed.add(text)
                     return
                 _log.warning("the branch %s cannot be committed: %s", text, error)
-                if error.name not in _ROLLED_BACK:  # its marker proves nothing about the other messages
+                if error.has_committed is None:  # its marker proves nothing about the other messages
                     error.add_note(f"branch {text}: compare its messages in the queues with the rows of the batch")
                     raise
             else:
@@ -214,7 +209,7 @@ class PreparedTransactions:
         try:
             self._client.transactions.rollback_branch(xid)
         except TransactionFailed as error:  # most often its timer expired first
-            if error.name not in _ROLLED_BACK:
+            if error.has_committed is not False:
                 _log.error(
                     "transaction %s was not rolled back as a whole (%s): its rows may be duplicates; the query "
                     "continues",

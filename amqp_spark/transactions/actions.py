@@ -121,7 +121,8 @@ def _not_prepared(each: Resolution) -> StateError:
 
 def resolve(connect: Callable[[], Client], resolution: Resolution) -> None:
     """Commit or roll back a prepared branch (dtx.commit, dtx.rollback); one of ours under the lock of its writer.
-    StateError: its writer is at work at this moment, or the branch has changed."""
+    StateError: its writer is at work at this moment, or the branch has changed. TransactionFailed: the broker has
+    committed what was to be rolled back, or a part of the branch, or does not say."""
     before = resolution.prepared
     with contextlib.ExitStack() as stack:
         if before.branch is None:
@@ -139,10 +140,13 @@ def resolve(connect: Callable[[], Client], resolution: Resolution) -> None:
                 client.transactions.commit_branch(before.xid)
             else:
                 client.transactions.rollback_branch(before.xid)
-        except (NotFound, TransactionFailed) as error:  # an expired branch still answers get-timeout
-            if isinstance(error, TransactionFailed) and error.is_mixed:
-                raise
+        except NotFound as error:
             raise _not_prepared(resolution) from error
+        except TransactionFailed as error:
+            if error.has_committed is False:  # an expired branch still answers get-timeout
+                raise _not_prepared(resolution) from error
+            if not (error.has_committed and resolution.action == COMMIT):  # else the broker has done it by itself
+                raise
 
 
 @contextlib.contextmanager

@@ -117,7 +117,9 @@ def test_a_branch_that_cannot_be_committed_is_lost(fake: WriterBroker) -> None:
     assert fake.writer.state == OPEN
 
 
-@pytest.mark.parametrize("status", [(3, "XA_HEURHAZ"), (6, "XA_HEURMIX")], ids=lambda status: status[1])
+@pytest.mark.parametrize(
+    "status", [(3, "XA_HEURHAZ"), (6, "XA_HEURMIX"), (99, "an unknown xa-status")], ids=lambda status: status[1]
+)
 @pytest.mark.parametrize("marker", [True, False], ids=["marker", "no marker"])
 def test_a_branch_that_the_broker_has_committed_in_part_is_an_error(
     fake: WriterBroker, status: tuple[int, str], *, marker: bool

@@ -12,7 +12,7 @@ from amqp_core.api import Xid
 from amqp_core.errors import ConnectionLost
 from amqp_core.v0_10 import spec
 from amqp_spark.arrow.encode import MessagePlan, TaskId
-from amqp_spark.cli import EXIT_DONE, EXIT_FAILED
+from amqp_spark.cli import EXIT_BROKER, EXIT_DONE, EXIT_FAILED
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.commit_coordinator import CommitCoordinator
 from amqp_spark.sink.connections import Connections
@@ -41,6 +41,8 @@ class FullQpidd:
 
     prepared: set[str] = field(default_factory=set)
     expired: set[str] = field(default_factory=set)
+    status: int = spec.DtxXaStatus.XA_OK
+    """Its answer about a branch that is prepared."""
     asked: list[str] = field(default_factory=list)
     queues: dict[str, list[bytes]] = field(default_factory=dict)
     """Messages of the queues, to be browsed."""
@@ -97,7 +99,7 @@ class FullQpidd:
         if text in self.expired:
             return spec.XaResult(status=spec.DtxXaStatus.XA_RBTIMEOUT)
         self.prepared.discard(text)
-        return spec.XaResult(status=spec.DtxXaStatus.XA_OK)
+        return spec.XaResult(status=self.status)
 
 
 @pytest.fixture
@@ -145,6 +147,31 @@ def test_a_branch_that_has_ended_is_told(full: FullQpidd, action: str, capsys: p
     with serving(full) as server:
         assert tool(server, action, xid, "--yes") == EXIT_FAILED
     assert f"{xid} is not prepared on this broker" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("action", "status", "code", "said"),
+    [
+        ("--commit", spec.DtxXaStatus.XA_HEURCOM, EXIT_DONE, "committed"),
+        ("--rollback", spec.DtxXaStatus.XA_HEURCOM, EXIT_BROKER, "AMQP_TRANSACTION_COMMITTED"),
+        ("--commit", spec.DtxXaStatus.XA_HEURRB, EXIT_FAILED, "AMQP_BRANCH_NOT_PREPARED"),
+        ("--rollback", spec.DtxXaStatus.XA_HEURRB, EXIT_FAILED, "AMQP_BRANCH_NOT_PREPARED"),
+        ("--commit", spec.DtxXaStatus.XA_HEURMIX, EXIT_BROKER, "AMQP_TRANSACTION_MIXED"),
+        ("--commit", 99, EXIT_BROKER, "AMQP_TRANSACTION_MIXED"),
+        ("--rollback", 99, EXIT_BROKER, "AMQP_TRANSACTION_MIXED"),
+    ],
+)
+def test_a_branch_that_the_broker_has_resolved_by_itself(
+    full: FullQpidd, action: str, status: int, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    xid = xid_text(new_branch("w", "lineage", 7, 0, 0))
+    full.prepared.add(xid)
+    full.status = status
+    with serving(full) as server:
+        assert tool(server, action, xid, "--yes") == code
+    told = capsys.readouterr()
+    assert said in told.out + told.err
+    assert (xid in told.out) == (code == EXIT_DONE)
 
 
 @pytest.mark.parametrize("what", [(), ("--transactional-id", "w")])
