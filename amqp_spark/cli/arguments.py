@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from amqp_core.command_line import Parser
 from amqp_spark.cli.errors import CommandLineError
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 _FILES = frozenset({"passwordFile", "tls.caFile", "tls.certFile", "tls.keyFile"})
 _NAMES = {option.name.lower(): option for option in (*CONNECTION, *SOURCE, *SINK)}
+_SECONDS: Final = {
+    "week": 604_800, "day": 86_400, "hour": 3_600, "minute": 60, "second": 1, "millisecond": 1e-3, "microsecond": 1e-6,
+}  # fmt: skip
+# What Spark reads as the interval of a trigger, and a little more, which it refuses itself.
+_PART: Final = re.compile(rf"([+-]?)\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s+({'|'.join(_SECONDS)})s?(?:\s+|$)", re.IGNORECASE)
+_INTERVAL: Final = re.compile(rf"\s*(?:interval\s+)?((?:{_PART.pattern})+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +135,32 @@ def check_files(options: Mapping[str, str]) -> None:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             problem = SparkCondition.FILE_NOT_READABLE(option=option.name, path=path, reason=reason)
             raise CommandLineError(problem) from error
+
+
+def check_query(arguments: argparse.Namespace) -> None:
+    """Check what Spark and its formats are given, as far as that is possible before the slow start of Spark.
+
+    Raises:
+        CommandLineError: a setting is none, a name or path is empty, or ``--processing-time`` is no time.
+    """
+    pairs(getattr(arguments, "conf", ()), "--conf")
+    for flag in ("--sink-option", "--source-option"):
+        pairs(getattr(arguments, flag[2:].replace("-", "_"), ()), flag, side=None)
+    for flag in ("--name", "--checkpoint", "--output", "--input"):
+        given = getattr(arguments, flag[2:], None)
+        if any(not text.strip() for text in ([given] if isinstance(given, str) else given or ())):
+            raise CommandLineError(f"{flag} is empty", "Give a value, or leave it out")
+    time = getattr(arguments, "processing_time", None)
+    if time is not None and not _is_interval(time):
+        raise CommandLineError(f"--processing-time {time[:60]!r} is no time", "Write for instance '10 seconds'")
+
+
+def _is_interval(text: str) -> bool:
+    found = _INTERVAL.fullmatch(text)
+    if found is None:
+        return False
+    parts = _PART.findall(found[1])
+    return sum(float(f"{sign}{number}") * _SECONDS[unit.lower()] for sign, number, unit in parts) >= 0
 
 
 def assignments(texts: Iterable[str], flag: str, what: str = "key=value") -> dict[str, str]:

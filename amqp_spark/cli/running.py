@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from amqp_core.standard_output import replace_closed_error
 from amqp_spark.active_session import activate
+from amqp_spark.cli.arguments import check_query
 from amqp_spark.cli.errors import EXIT_DONE, explain, fail, tell
 from amqp_spark.cli.watching import check_watching
 
@@ -89,6 +90,7 @@ def job(
     with Signals() as signals:
         try:
             check_watching(arguments, sys.stderr)
+            check_query(arguments)
             return run(arguments, signals)
         except Exception as error:  # noqa: BLE001 - everything becomes a message and an exit code
             if signals.received is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import signal
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark
 import pytest
+from pyspark.errors import IllegalArgumentException
 
 from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionFailed, NotFound, ResourceLocked, UsageError
 from amqp_spark import cli
+from amqp_spark.cli.arguments import check_query
 from amqp_spark.errors import (
     HeadersError,
     MessageFormatError,
@@ -34,6 +37,8 @@ from tests.support.jobs import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
@@ -63,6 +68,11 @@ GOOD = ["--url", "amqp://localhost/v", "--queue", "q", "--output", "out", "--che
         ([*GOOD, "--url", f"amqp://u:{SECRET}@localhost/v"], ["credentials"]),
         ([*GOOD, "--option", f"password={SECRET}"], ["--password-file", "AMQP_PASSWORD"]),
         ([*GOOD, "--option", f"PassWord={SECRET}"], ["--password-file"]),
+        ([*GOOD, "--sink-option", "x"], ["A value of --sink-option is not of the form key=value"]),
+        ([*GOOD, "--name", " "], ["--name is empty. Give a value, or leave it out"]),
+        ([*GOOD, "--output", ""], ["--output is empty"]),
+        ([*GOOD, "--checkpoint", ""], ["--checkpoint is empty"]),
+        ([*GOOD, "--processing-time", ""], ["--processing-time '' is no time. Write for instance '10 seconds'"]),
         ([*GOOD, "--conf", "x"], ["A value of --conf is not of the form key=value. Write --conf key=value"]),
     ],
 )
@@ -74,6 +84,42 @@ def test_a_wrong_command_line_ends_with_2_before_spark_starts(
     for text in texts:
         assert text in shown.err
     assert SECRET not in shown.err + shown.out
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("text", "is_time"),
+    [
+        ("10 seconds", True),
+        ("interval 1 minute", True),
+        (" 1 Minute  30 seconds ", True),
+        ("+1.5 seconds", True),
+        (".5 second", True),
+        ("1 minute -10 seconds", True),
+        ("0 seconds", True),
+        ("2 weeks", True),
+        ("1 week 2 days 3 hours 4 milliseconds 5 microseconds", True),
+        ("soon", False),
+        ("10", False),
+        ("10s", False),
+        ("10seconds", False),
+        ("1 day2 hours", False),
+        ("1 month", False),
+        ("-5 seconds", False),
+        ("10 seconds ago", False),
+    ],
+)
+def test_a_time_is_refused_only_if_spark_refuses_it(spark: SparkSession, text: str, is_time: bool) -> None:
+    arguments = argparse.Namespace(processing_time=text)
+    trigger: Any = spark.sparkContext._jvm.org.apache.spark.sql.streaming.Trigger  # type: ignore[union-attr]
+    if is_time:
+        check_query(arguments)
+        trigger.ProcessingTime(text)
+        return
+    with pytest.raises(cli.CommandLineError, match="is no time"):
+        check_query(arguments)
+    with pytest.raises(IllegalArgumentException):
+        trigger.ProcessingTime(text)
 
 
 def test_arguments_that_argparse_refuses_end_with_2_too(ingest: Any) -> None:
