@@ -196,6 +196,8 @@ def _password(password_file: str | None) -> str:
     if password_file is not None:
         options = ConnectOptions(hosts=(("localhost", 0),), password_file=password_file)
         return options.read_password() or ""
+    if sys.stdin is None:  # it was closed before the program started
+        raise _Wrong("No password is given. Give --password-file or --no-password, or open standard input.")
     if not sys.stdin.isatty():
         line = sys.stdin.buffer.readline().decode("utf-8", "surrogateescape")
         return line.removesuffix("\n").removesuffix("\r")

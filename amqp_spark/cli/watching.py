@@ -127,7 +127,7 @@ def has_panel(arguments: argparse.Namespace, stream: TextIO) -> bool:
     if arguments.progress != AUTO or arguments.quiet or not (_is_terminal(stream) and _is_there("rich")):
         return False
     # Spark's console sink writes from another process to standard output: between the lines of a panel
-    return not (getattr(arguments, "format", None) == "console" and sys.stdout.isatty())
+    return not (getattr(arguments, "format", None) == "console" and sys.stdout is not None and sys.stdout.isatty())
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _shows_symbols() -> bool:
     """Whether standard output can show the symbols of the report."""
     try:
-        "✓✗–→".encode(sys.stdout.encoding or "ascii")  # noqa: RUF001 - a dash
+        "✓✗–→".encode(getattr(sys.stdout, "encoding", None) or "ascii")  # noqa: RUF001 - a dash
     except UnicodeEncodeError:
         return False
     return True

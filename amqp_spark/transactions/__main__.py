@@ -132,7 +132,8 @@ def check(arguments: argparse.Namespace) -> list[tuple[str, Xid]]:
     if len({str(xid) for _, xid in wanted}) < len(wanted):
         raise cli.CommandLineError("--commit and --rollback name a branch twice", "Name it once")
     acts = bool(wanted or arguments.forget or arguments.skip is not None)
-    if acts and not arguments.yes and not sys.stdin.isatty():
+    has_terminal = sys.stdin is not None and sys.stdin.isatty()  # none: it was closed before the program started
+    if acts and not arguments.yes and not has_terminal:
         raise cli.CommandLineError("there is no terminal for a question", "Add --yes to act without a question")
     if arguments.yes and not acts:
         raise cli.CommandLineError("--yes has no effect", f"Add {ACTIONS}, or remove it")

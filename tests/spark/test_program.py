@@ -21,6 +21,7 @@ from tests.support.jobs import ROOT, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
     from types import ModuleType
 
 NAMES = [command.name for command in COMMANDS]
@@ -145,6 +146,31 @@ def test_a_closed_standard_error_is_no_error(arguments: list[str], code: int) ->
     shell = ["sh", "-c", 'exec "$0" -m amqp_spark "$@" 2>&-', sys.executable, *arguments]
     done = subprocess.run(shell, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout) == (code, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["transactions", "amqp://h", "--rollback", "1:a:b"], "there is no terminal for a question. Add --yes"),
+        (
+            ["broker", "user", "add", "carol", "--users", "{directory}/users"],
+            "No password is given. Give --password-file",
+        ),
+    ],
+)
+def test_a_closed_standard_input_has_no_answer(tmp_path: Path, arguments: list[str], said: str) -> None:
+    shell = ["sh", "-c", 'exec "$0" -m amqp_spark "$@" <&-', sys.executable]
+    shell += [each.format(directory=tmp_path) for each in arguments]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_closed_standard_output_changes_no_exit_code() -> None:
+    shell = ["sh", "-c", 'exec "$0" -m amqp_spark doctor amqp://127.0.0.1:1 >&-', sys.executable]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (3, "")
 
 
 def test_arguments_that_a_command_does_not_know_are_refused_in_its_name(capsys: pytest.CaptureFixture[str]) -> None:
