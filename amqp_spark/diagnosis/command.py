@@ -93,7 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
         report.is_stopped = True
         raise
     finally:
-        say(report.json() if arguments.json else "\n".join(report.lines(plain=not _shows_symbols())))
+        plain = not _shows_symbols()
+        say(report.json(plain=plain) if arguments.json else "\n".join(report.lines(plain=plain)))
     return report.exit_code
 
 

@@ -191,8 +191,8 @@ class Report:
             if counts[status]
         )
 
-    def json(self) -> str:
-        """The report for programs: title, exit code, and the findings in their order."""
+    def json(self, *, plain: bool = False) -> str:
+        """The report for programs: title, exit code, and the findings in their order; ``plain``: in ASCII."""
         found: dict[str, Any] = {
             "title": self.title,
             "exit_code": self.exit_code,
@@ -200,7 +200,7 @@ class Report:
                 {key: value for key, value in asdict(each).items() if key in _COLUMNS} for each in self.ordered()
             ],
         }
-        return json.dumps(found, indent=1, ensure_ascii=False)
+        return json.dumps(found, indent=1, ensure_ascii=plain)
 
     def frame(self) -> pd.DataFrame:
         """The findings as a DataFrame: columns section, name, status, value, advice."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
@@ -20,6 +21,7 @@ from amqp_core.broker import Broker, running
 from amqp_core.errors import UnauthorizedAccess
 from amqp_spark.demo.java import require_java
 from amqp_spark.diagnosis import clock, findings, guarantees, network, queues, rights, spark_side, tls
+from amqp_spark.diagnosis.command import main
 from amqp_spark.diagnosis.examination import site_of
 from amqp_spark.diagnosis.findings import Report
 from amqp_spark.errors import OptionError
@@ -371,6 +373,13 @@ def test_texts_of_a_broker_do_not_move_the_cursor_or_look_like_findings() -> Non
     ]
     assert all(line.isprintable() for line in report.lines())
     assert "é" in report.json()
+
+
+def test_json_is_json_where_standard_output_has_few_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(out, encoding="ascii"))
+    assert main(["amqp://127.0.0.1:1/%C3%A9%F0%9D%84%9E", "--json"]) == 3
+    assert "virtual host 'é𝄞'" in json.loads(out.getvalue())["title"]
 
 
 def test_an_unexpected_error_of_one_attempt(
