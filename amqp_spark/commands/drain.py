@@ -289,10 +289,12 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
 
 def deliver(report: Report, file: str | None, done: str, *, is_complete: bool) -> None:
     """Write the report to its file and on standard output: what it counts is no longer on the queues."""
-    if file is not None:
-        content = report.as_dict() | ({} if is_complete else {"complete": False})
-        Path(file).write_text(json.dumps(content) + "\n", encoding="utf-8")
-    say(f"drain: {done}\n{report.text()}")
+    try:
+        if file is not None:
+            content = report.as_dict() | ({} if is_complete else {"complete": False})
+            Path(file).write_text(json.dumps(content) + "\n", encoding="utf-8")
+    finally:
+        say(f"drain: {done}\n{report.text()}")
 
 
 def main(argv: Sequence[str] | None = None, *, program: str = PROGRAM) -> int:

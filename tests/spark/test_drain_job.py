@@ -99,6 +99,14 @@ def test_a_report_that_can_be_written_is_not_made_before_its_time(drain: Any, tm
     assert [each.read_text() for each in tmp_path.iterdir()] == ["old"]
 
 
+def test_a_report_whose_file_can_no_longer_be_written_is_shown(
+    drain: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(FileNotFoundError):
+        drain.deliver(drain.Report(messages=3), str(tmp_path / "gone" / "report.json"), "3 rows", is_complete=True)
+    assert capsys.readouterr().out.startswith("drain: 3 rows\nmessages         3\n")
+
+
 def test_an_empty_report(drain: Any) -> None:
     report = drain.Report()
     assert report.text() == "no messages"
