@@ -197,7 +197,7 @@ def run(arguments: argparse.Namespace) -> int:
         with connect() as client:
             lines, found = look(client, arguments)
     except TooManyPrepared:
-        if arguments.transactional_id is not None:
+        if arguments.transactional_id is not None or arguments.consumer_id is not None:
             with connect() as client:
                 say("\n".join(look_without_list(client, arguments)))
         raise
@@ -206,7 +206,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def look_without_list(client: Client, arguments: argparse.Namespace) -> Sequence[str]:
-    """Show the decisions of a writer, with branch names, if the broker cannot list prepared branches."""
+    """Show a consumer, or the decisions of a writer with branch names, if the broker cannot list prepared branches."""
+    if arguments.consumer_id is not None:
+        queues = look_at_consumer(client, arguments.consumer_id, spool=arguments.spool)
+        if arguments.json:
+            found = {"broker": client.peer} | report.consumer_json(arguments.consumer_id, queues)
+            return [json.dumps(found, indent=1)]
+        return report.consumer_lines(arguments.consumer_id, queues)
     writer, now = look_at_state(client, arguments.transactional_id), time.time()
     if arguments.json:
         return [json.dumps({"broker": client.peer} | report.writer_json(writer, now), indent=1)]

@@ -18,8 +18,8 @@ from amqp_spark.sink.commit_coordinator import CommitCoordinator
 from amqp_spark.sink.connections import Connections
 from amqp_spark.sink.errors import MOST_TASKS
 from amqp_spark.sink.prepared_transactions import PreparedBranch as Marker
-from amqp_spark.state.names import WRITER, Names
-from amqp_spark.state.records import OPEN, DecidedBranch, WriterState
+from amqp_spark.state.names import CONSUMER, WRITER, Names
+from amqp_spark.state.records import OPEN, ConsumerState, DecidedBranch, WriterState
 from amqp_spark.state.xids import ListLost, Run, TooManyPrepared, new_branch, prepared_branches, xid_text
 from amqp_spark.transactions.__main__ import main
 from tests.spark.test_sink_exactly_once import SCHEMA, rows
@@ -29,6 +29,7 @@ from tests.support.tasks import ExactlyOnceTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 class Dropped(Exception):
@@ -200,6 +201,19 @@ def test_what_a_writer_has_decided_is_shown_without_a_list(
     told = capsys.readouterr()
     assert waiting in told.out
     assert "not listed" in told.out
+    assert "AMQP_PREPARED_LIST_TOO_LONG" in told.err
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_consumer_is_shown_without_a_list(
+    full: FullQpidd, form: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It has no branches."""
+    full.queues[Names(CONSUMER, "c").state] = [ConsumerState("c", "the queue", str(tmp_path)).dump()]
+    with serving(full) as server:
+        assert tool(server, "--consumer-id", "c", *form) == EXIT_FAILED
+    told = capsys.readouterr()
+    assert "the queue" in told.out
     assert "AMQP_PREPARED_LIST_TOO_LONG" in told.err
 
 
