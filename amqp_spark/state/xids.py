@@ -38,6 +38,9 @@ _WRITER_NBYTES: Final = HASH_CHARACTERS // 2
 _GLOBAL_NBYTES: Final = _WRITER_NBYTES + _QUERY_CHARACTERS // 2
 _TOKEN_NBYTES: Final = 3
 _BEGUN_NBYTES: Final = 4
+_MOST_FORMAT: Final = 0xFFFFFFFF
+_MOST_ID_NBYTES: Final = 0xFF
+"""On the wire the format is a uint32, and each id a vbin8."""
 _FIRST_PREFIX: Final = "as1k"
 """Prefix of the global ids of the first version, which were longer; its branches may still be prepared."""
 _FIRST_BRANCH: Final = re.compile(r"([0-9]+)\.([0-9]+)\.([0-9]+)\.([0-9a-f]+)\.[0-9a-f]{8}")
@@ -186,9 +189,16 @@ def parse_xid(text: str) -> Xid:
     parts = text.strip().split(":")
     try:
         number, gid, branch = parts
-        return Xid(format=int(number), global_id=_id_bytes(gid), branch_id=_id_bytes(branch))
+        return Xid(format=_format(number), global_id=_id_bytes(gid), branch_id=_id_bytes(branch))
     except ValueError:
         raise StateError(SparkCondition.XID_INVALID(text=text[:200])) from None
+
+
+def _format(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= _MOST_FORMAT:
+        raise ValueError(text)
+    return number
 
 
 def _id_text(value: bytes) -> str:
@@ -197,11 +207,12 @@ def _id_text(value: bytes) -> str:
 
 
 def _id_bytes(text: str) -> bytes:
-    if text.startswith("0x"):
-        return bytes.fromhex(text[2:])
-    if not _PLAIN.fullmatch(text):
+    if not text.startswith("0x") and not _PLAIN.fullmatch(text):
         raise ValueError(text)
-    return text.encode()
+    found = bytes.fromhex(text[2:]) if text.startswith("0x") else text.encode()
+    if len(found) > _MOST_ID_NBYTES:
+        raise ValueError(text)
+    return found
 
 
 class ListLost(ConnectionLost):

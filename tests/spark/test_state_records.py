@@ -203,7 +203,13 @@ def test_the_text_of_an_xid_is_read_back(number: int, gid: bytes, branch: bytes)
     assert parse_xid(text) == xid
 
 
-@pytest.mark.parametrize("text", ["", "1", "1:a", "1:a:b:c", "x:a:b", "1:0xzz:b", "1:a b:c", "1:ä:b"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "1", "1:a", "1:a:b:c", "x:a:b", "1:0xzz:b", "1:a b:c", "1:ä:b", "-1:a:b", "4294967296:a:b"),
+        *(f"1:{'a' * 256}:b", f"1:a:0x{'00' * 256}"),
+    ],
+)
 def test_what_is_no_text_of_an_xid_is_refused(text: str) -> None:
     with pytest.raises(StateError, match="AMQP_XID_INVALID"):
         parse_xid(text)

@@ -77,6 +77,7 @@ def _no_login(monkeypatch: pytest.MonkeyPatch) -> None:
         ([URL, "--spool", "/spool"], "--spool is for consumers only. Add --consumer-id"),
         ([URL, "--forget", "--yes"], "--forget has no owner. Add --consumer-id ID or --transactional-id ID"),
         ([URL, "--commit", "nonsense", "--yes"], "format:global-id:branch-id"),
+        ([URL, "--commit", "99999999999:a:b", "--yes"], "format:global-id:branch-id"),
         ([URL, "--commit", "1:a:b", "--rollback", "1:a:b", "--yes"], "twice"),
         ([URL, "--yes"], "--yes has no effect"),
         ([URL, "--commit", "1:a:b", "--yes", "--json"], "--json"),
