@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from amqp_spark import crashpoints
+from tests.broker.job_support import Here
 from tests.broker.log_support import Streams, judge, replayed
 from tests.broker.source_0_9_support import numbers
 from tests.broker.stream_support import Stream
@@ -66,6 +67,19 @@ def query(streams: Streams, tmp_path: Path) -> Callable[..., Query]:
         return Query(name=name, options=given | options, directory=tmp_path / name, schema=SCHEMA, sink_options=how)
 
     return make
+
+
+def test_a_dry_run_of_drain_counts_a_stream(
+    spark: SparkSession, streams: Streams, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    del spark  # the job finds it
+    streams.publish(numbers(10))
+    login = {"AMQP_URL": streams.address, "AMQP_USERNAME": streams.username, "AMQP_PASSWORD": streams.password}
+    drain = Here("drain", login, monkeypatch)
+    assert drain("--dry-run", "--queue", streams.queue, "--option", "queueType=stream") == 0
+    shown = capfd.readouterr().out
+    assert "nothing was consumed" in shown
+    assert "messages         10\n" in shown
 
 
 @pytest.mark.thorough
