@@ -12,7 +12,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.api import Xid
-from amqp_core.errors import AmqpError, ConnectionFailed, NotFound, UnauthorizedAccess
+from amqp_core.errors import (
+    AmqpError,
+    ConnectionFailed,
+    DeadlineExceeded,
+    NotFound,
+    OutcomeUnknown,
+    PublisherStopped,
+    PublishingBlocked,
+    UnauthorizedAccess,
+)
 from amqp_spark.cli.errors import EXIT_BROKER
 from amqp_spark.diagnosis import exchanges, queues
 from amqp_spark.diagnosis.findings import Status, told
@@ -32,6 +41,8 @@ _FORMAT: Final = 0x444F43
 _NOT_TRIED: Final = "not tried: this broker may look at other things first, so only use would show it"
 
 
+_NO_ANSWER: Final = (ConnectionFailed, DeadlineExceeded, OutcomeUnknown, PublishingBlocked, PublisherStopped)
+"""Errors that say nothing of rights, such as of a broker that takes no messages while its memory is low."""
 _NO_QUEUE: Final = "not tried: there is no temporary queue"
 
 
@@ -135,12 +146,12 @@ def examine(report: Report, site: Site, capabilities: Capabilities, queue_types:
 
 
 def _try(report: Report, site: Site, attempt: Attempt, need: Need) -> bool | None:
-    """Report whether something works; ``None`` if the connection failed, so that it is not known."""
+    """Report whether something works; ``None`` if the connection failed, or the broker did not answer: not known."""
     name = attempt.name
     try:
         with site.connect() as client:
             attempt.run(client)
-    except ConnectionFailed as error:
+    except _NO_ANSWER as error:
         report.refused(SECTION, name, error)
         return None
     except AmqpError as error:
@@ -177,7 +188,10 @@ def _write(client: Client) -> None:
 
 def _publish(client: Client, queue: str) -> None:
     client.publish_to_queue(queue, b"amqp-spark doctor", content_type="text/plain")
-    client.confirm()
+    try:
+        client.confirm()
+    except OutcomeUnknown as error:  # what became of the message is of no interest
+        raise error.__cause__ or error from None
 
 
 def _read(client: Client) -> None:

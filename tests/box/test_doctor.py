@@ -18,7 +18,7 @@ import trustme
 
 import amqp_spark
 from amqp_core.broker import Broker, running
-from amqp_core.errors import UnauthorizedAccess
+from amqp_core.errors import OutcomeUnknown, PublishingBlocked, UnauthorizedAccess
 from amqp_spark.demo.java import require_java
 from amqp_spark.diagnosis import clock, findings, guarantees, network, queues, rights, spark_side, tls
 from amqp_spark.diagnosis.command import main
@@ -395,6 +395,23 @@ def test_an_unexpected_error_of_one_attempt(
     assert told.status("rights", "write") == told.status("exchange 'amq.topic'", "write") == "error"
     assert told.status("rights", "read") == "ok"
     assert told.status("guarantees", "sink, exactly-once") == "skipped", "not known"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_broker_that_confirms_nothing_is_not_taken_for_a_missing_right(
+    doctor: Doctor, amqp_broker: Broker, vhost: str, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    """As one does that is low on memory."""
+
+    def fail(*_: object) -> NoReturn:
+        raise OutcomeUnknown("1 message was not confirmed") from PublishingBlocked("h:5672", 30.0, "low on memory")
+
+    for client in ("v0_10.client.Client", "v0_9.publishing_client.PublishingClient"):
+        monkeypatch.setattr(f"amqp_core.{client}.confirm", fail)
+    told = doctor(amqp_broker.url_of(vhost), "--option", f"protocol={protocol}")
+    assert told.code == 3
+    assert told.found["rights", "write"][:2] == ("error", "h:5672 has blocked its publishers for 30 s: low on memory")
+    assert "the login may not" not in told.value("guarantees", "sink, exactly-once")
 
 
 @pytest.fixture

@@ -176,3 +176,19 @@ def test_broker_j_over_0_9_1(doctor: Doctor, brokerj_0_9: BrokerJ) -> None:
     assert told.status("guarantees", "source") == told.status("guarantees", "sink") == "skipped"
     told = doctor.at(brokerj_0_9, "--option", "protocol=0-9-1")
     assert told.value("guarantees", "source, exactly-once").startswith("yes, with consumerId")
+
+
+def test_a_broker_that_is_out_of_memory(
+    doctor: Doctor, rabbitmq: RabbitMQNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no messages, and says so to those who publish."""
+    monkeypatch.setattr("amqp_spark.diagnosis.site.CALL_SECONDS", 3.0)
+    rabbitmq.set_memory_alarm(True)
+    try:
+        told = doctor.at(rabbitmq)
+    finally:
+        rabbitmq.set_memory_alarm(False)
+    assert told.code == 3
+    assert told.status("rights", "write") == "error"
+    assert "has blocked its publishers for 3 s: low on memory" in told.value("rights", "write")
+    assert told.status("rights", "declare") == told.status("rights", "read") == "ok"
