@@ -207,13 +207,14 @@ class Publisher(RunPublisher):
         elif since is None:
             self._blocked_since = monotonic()
             self.window.stop()
+            limit = f" for at most {self._blocked_timeout_s:g} s" if self._blocked_timeout_s < math.inf else ""
             _log.warning(
-                "%s has blocked its publishers (%s): %d message(s) are not confirmed; waiting for at most %g s until "
-                "it has memory and disk again",
+                "%s has blocked its publishers (%s): %d message(s) are not confirmed; waiting%s until it has memory "
+                "and disk again",
                 peer,
                 given(reason),
                 self.in_flight,
-                self._blocked_timeout_s,
+                limit,
             )
 
     @property

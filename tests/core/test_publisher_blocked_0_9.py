@@ -49,6 +49,23 @@ def test_a_blocked_connection_is_waited_for_with_one_warning(caplog: pytest.LogC
     assert sum("accepts messages again" in text for text in caplog.messages) == 2
 
 
+def test_a_warning_names_no_time_where_none_limits_the_wait(caplog: pytest.LogCaptureFixture) -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.published(2)
+        peer.send(BLOCKED, channel=0)
+        peer.send(spec.ConnectionUnblocked(), channel=0)
+        peer.ack(2, multiple=True)
+        peer.serve()
+
+    with FakePeer(script) as server:
+        publisher = server.connect().publisher()
+        publisher.send(numbered(2))
+        publisher.finish()
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.endswith("are not confirmed; waiting until it has memory and disk again")
+
+
 def test_a_broker_that_blocks_the_connection_behind_the_last_ack_need_not_answer() -> None:
     def script(peer: Peer) -> None:
         peer.open()
