@@ -6,8 +6,10 @@
 Takes the messages that are on the queues at the start, except those that other consumers hold, and ends. Each message
 is accepted after its file is written. The report on standard output has the number of messages, the first and last of
 their timestamps, and the sizes of their bodies. --dry-run browses: the same report, nothing consumed, nothing written.
-It needs a broker that speaks AMQP 0-10: of one of AMQP 0-9-1 (RabbitMQ) only streams (--option queueType=stream) can be
-read without being consumed.
+It needs a broker that speaks AMQP 0-10; with AMQP 0-9-1 (RabbitMQ) only streams can be browsed.
+
+A stream of RabbitMQ (--option queueType=stream) keeps its messages: the files have those from the first one on, or from
+--option startingOffsets=..., and those since the last run with the same checkpoint.
 
 With --exact the files hold every property in the types that lose nothing, and amqp-spark publish --input /data/ticks
 puts the same messages on an exchange again.
@@ -260,6 +262,8 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     check_files(arguments)
     given = validate(options)
     cli.check_files(options)
+    if given.reads_streams and given.starting_offsets is None:
+        options["startingOffsets"] = "earliest"  # what is there is to be taken, as in a dry run
     if arguments.dry_run and not given.reads_streams:
         check_browsing(cli.protocol_of(given, signals))
     report = Report()

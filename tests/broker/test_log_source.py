@@ -69,17 +69,27 @@ def query(streams: Streams, tmp_path: Path) -> Callable[..., Query]:
     return make
 
 
-def test_a_dry_run_of_drain_counts_a_stream(
-    spark: SparkSession, streams: Streams, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_drain_and_its_dry_run_take_all_of_a_stream(
+    spark: SparkSession, streams: Streams, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
     del spark  # the job finds it
     streams.publish(numbers(10))
     login = {"AMQP_URL": streams.address, "AMQP_USERNAME": streams.username, "AMQP_PASSWORD": streams.password}
     drain = Here("drain", login, monkeypatch)
-    assert drain("--dry-run", "--queue", streams.queue, "--option", "queueType=stream") == 0
+    stream = ["--queue", streams.queue, "--option", "queueType=stream"]
+    assert drain("--dry-run", *stream) == 0
     shown = capfd.readouterr().out
     assert "nothing was consumed" in shown
     assert "messages         10\n" in shown
+    files = ["--output", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "ck")]
+    assert drain(*stream, *files) == 0
+    assert "messages         10\n" in capfd.readouterr().out
+    streams.publish(numbers(3))
+    assert drain(*stream, *files) == 0
+    assert "messages         3\n" in capfd.readouterr().out
+    assert drain(*stream, *files, "--option", "startingOffsets=latest", "--checkpoint", str(tmp_path / "other")) == 0
+    assert "no messages" in capfd.readouterr().out
 
 
 @pytest.mark.thorough
