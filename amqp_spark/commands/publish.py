@@ -25,15 +25,10 @@ full); 130, 143 stopped by SIGINT (Ctrl-C), SIGTERM. With 1, 3, 130 and 143 a pa
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from amqp_core.standard_output import say
 from amqp_spark import cli
-from amqp_spark.active_session import active_session
 from amqp_spark.options import CONNECTION, DISCARD, SINK, SinkOptions
 
 if TYPE_CHECKING:
@@ -46,15 +41,6 @@ PROGRAM: Final = "amqp-spark publish"
 _FILES = frozenset({"parquet", "json", "csv", "orc", "text", "xml", "avro"})
 _FIXED_SCHEMA = frozenset({"text"})
 _HEADERS = "application_headers"
-_SETTINGS: Final = (
-    "SPARK_HOME", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS",
-    "PYSPARK_GATEWAY_PORT",
-)  # fmt: skip
-"""Variables with which Spark may have settings that are not seen here, or runs already."""
-_PLACES: Final = re.compile(r"spark\.(?:api|driver\.extra|hadoop|jars|master|remote|submit)")
-"""Settings by which Spark, or a file system without a name, may be elsewhere."""
-_NOT_PLAIN: Final = re.compile(r"[:*?\[\]{}\\]")
-"""A path with one of these may have a scheme or be a pattern."""
 
 
 def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
@@ -163,32 +149,6 @@ def check_stream(arguments: argparse.Namespace, kind: str) -> None:
         )
 
 
-def check_paths(arguments: argparse.Namespace) -> None:
-    """Check that the input exists, if it is certain that Spark, which starts slowly, would look for it here."""
-    if (arguments.format or "parquet").lower() not in _FILES or _may_read_elsewhere(arguments):
-        return
-    for path in arguments.input:
-        try:
-            is_missing = not _NOT_PLAIN.search(path) and not Path(path).exists()
-        except OSError:  # Spark knows why
-            continue
-        if is_missing:
-            raise cli.CommandLineError(f"--input {path} does not exist", "Give a file or a directory that is there")
-
-
-def _may_read_elsewhere(arguments: argparse.Namespace) -> bool:
-    """Whether paths may be of another file system, by settings of Hadoop, of Spark, or of a session that is there."""
-    spark = importlib.util.find_spec("pyspark")
-    homes = [] if spark is None else spark.submodule_search_locations or []
-    return (
-        any(os.environ.get(name) for name in _SETTINGS)
-        or any(Path(home, "conf").exists() for home in homes)
-        or any(map(_PLACES.match, arguments.conf))
-        or not (arguments.master or "local").startswith("local")
-        or active_session() is not None
-    )
-
-
 def columns_of(arguments: argparse.Namespace) -> tuple[dict[str, str], dict[str, str], bool]:
     """Expressions of columns and of headers, and whether the input's own columns stay."""
     own = "*" in arguments.column or not arguments.column
@@ -270,7 +230,6 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     columns_of(arguments)
     parsed = SinkOptions.parse(options)
     cli.check_files(options)
-    check_paths(arguments)
     with cli.watched_session("publish", arguments) as (spark, watch):
         from amqp_spark.sink import check  # noqa: PLC0415
 

@@ -78,63 +78,6 @@ def test_a_wrong_command_line_ends_with_2_before_spark_starts(
     assert SECRET not in shown.err + shown.out
 
 
-@pytest.fixture
-def _only_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark would run in this process, with no settings of its own."""
-    for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("amqp_spark.commands.publish.active_session", lambda: None)
-
-
-MISSING = ["--url", "amqp://localhost/v", "--option", "exchange=x", "--input", "no-such-directory/file"]
-
-
-@pytest.mark.usefixtures("_only_here")
-@pytest.mark.parametrize(
-    "more", [[], ["--conf", "spark.ui.enabled=false"], ["--format", "JSON"], ["--master", "local[2]"], STREAM[4:]]
-)
-def test_input_that_is_missing_is_told_before_spark_starts(
-    publish: Any, capsys: pytest.CaptureFixture[str], more: list[str]
-) -> None:
-    assert publish.main([*MISSING, *more]) == 2
-    assert "--input no-such-directory/file does not exist" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("_only_here")
-@pytest.mark.parametrize(
-    "more",
-    [
-        ["--master", "yarn"],
-        ["--conf", "spark.hadoop.fs.defaultFS=hdfs://namenode"],
-        ["--format", "delta"],
-    ],
-)
-def test_input_that_may_be_elsewhere_is_left_to_spark(
-    publish: Any, capsys: pytest.CaptureFixture[str], more: list[str]
-) -> None:
-    assert publish.main([*MISSING, *more]) == 1
-    assert "Spark was started" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("_only_here")
-@pytest.mark.parametrize("path", ["hdfs://namenode/no/such", "no-such/*", "file:/no/such"])
-def test_a_path_that_is_not_plain_is_left_to_spark(publish: Any, capsys: pytest.CaptureFixture[str], path: str) -> None:
-    assert publish.main([*MISSING[:4], "--input", path]) == 1
-    assert "Spark was started" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("_only_here")
-@pytest.mark.parametrize("variable", ["HADOOP_CONF_DIR", "PYSPARK_GATEWAY_PORT"])
-def test_settings_of_spark_may_put_the_input_elsewhere(
-    publish: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
-    monkeypatch.setenv(variable, "1")
-    assert publish.main(MISSING) == 1
-    assert "Spark was started" in capsys.readouterr().err
-
-
 def test_help_lists_what_can_be_given(publish: Any, capsys: pytest.CaptureFixture[str]) -> None:
     shown = help_of(publish, capsys)
     assert "exit codes: 0 done" in shown
