@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from amqp_spark.error_conditions import SparkCondition
-from amqp_spark.errors import OptionError, UnsupportedModeError
-from amqp_spark.options import CONNECTION, FAILFAST, PERMISSIVE, REJECT, SourceOptions
+from amqp_spark.errors import UnsupportedModeError
+from amqp_spark.options import CONNECTION, SourceOptions
 from amqp_spark.python_workers import Portable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql.types import StructType
 
     from amqp_spark.datasource.batch_reader import AmqpBatchReader
@@ -24,11 +22,6 @@ if TYPE_CHECKING:
 
 
 _LOGIN = {option.name.lower() for option in CONNECTION if option.secret} | {"username", "passwordfile", "tls.keyfile"}
-
-
-def _given(options: Mapping[str, str], name: str) -> str:
-    """The text of an option that is given, whatever the case of its name."""
-    return next(value for key, value in options.items() if key.lower() == name.lower())
 
 
 class AmqpDataSource(Portable, DataSource):
@@ -98,11 +91,7 @@ class AmqpDataSource(Portable, DataSource):
         """
         from amqp_spark.validation import check_source  # noqa: PLC0415
 
-        options, columns = check_source(self.options, schema)
-        if options.mode == REJECT:
-            reason, allowed = " in a batch read, which browses and cannot reject", f"{FAILFAST}, {PERMISSIVE}"
-            problem = SparkCondition.OPTION_INVALID(option="mode", value=repr(REJECT), reason=reason, allowed=allowed)
-            raise OptionError([problem])
+        options, columns = check_source(self.options, schema, streaming=False)
         self._redacted = True
         if options.reads_streams:
             from amqp_spark.datasource.log.batch_reader import AmqpLogBatchReader  # noqa: PLC0415
@@ -124,15 +113,7 @@ class AmqpDataSource(Portable, DataSource):
         """
         from amqp_spark.validation import check_source  # noqa: PLC0415
 
-        options, columns = check_source(self.options, schema)
-        if options.ending_offsets is not None:
-            problem = SparkCondition.OPTION_INVALID(
-                option="endingOffsets",
-                value=repr(_given(self.options, "endingOffsets")),
-                reason=" in a streaming query, which has no end",
-                allowed="a batch read (spark.read); Trigger.AvailableNow ends at what is there when it begins",
-            )
-            raise OptionError([problem])
+        options, columns = check_source(self.options, schema, streaming=True)
         self._redacted = True
         if options.reads_streams:
             from amqp_spark.datasource.log.stream_reader import AmqpLogStreamReader  # noqa: PLC0415
@@ -154,20 +135,10 @@ class AmqpDataSource(Portable, DataSource):
             SchemaError: it lists every column that cannot be written.
             UnsupportedModeError: ``overwrite`` is set.
         """
-        from amqp_spark.arrow.encode import identity_problems  # noqa: PLC0415
         from amqp_spark.sink.writer import AmqpBatchWriter  # noqa: PLC0415
         from amqp_spark.validation import check_sink  # noqa: PLC0415
 
-        options, plan = check_sink(self.options, schema)
-        if options.exactly_once and options.batch_id is None:
-            problem = SparkCondition.OPTION_REQUIRED(
-                option="batchId",
-                reason=" by a batch write with deliveryGuarantee=exactly-once",
-                allowed="a number that is greater for each new write, and the same when a write is repeated",
-            )
-            raise OptionError([problem])
-        if options.stable_message_id and (missing := identity_problems(options.transactional_id, options.batch_id)):
-            raise OptionError(missing)
+        options, plan = check_sink(self.options, schema, batch_write=True)
         if overwrite:
             reason, alternative = "an exchange holds nothing to replace", 'mode("append")'
             problem = SparkCondition.MODE_UNSUPPORTED(mode='mode("overwrite")', reason=reason, alternative=alternative)

@@ -22,10 +22,13 @@ _GIVES_DESTINATION: Final = ("exchange", "routingkey")
 """Options that say where messages go. A wrong value is a problem of its own, and not a missing destination."""
 
 
-def check_source(options: Mapping[str, object], schema: StructType) -> tuple[SourceOptions, ColumnPlan]:
-    """Parse the options of a source and plan its columns, without I/O; errors as of :func:`check_sink`."""
+def check_source(
+    options: Mapping[str, object], schema: StructType, *, streaming: bool | None = None
+) -> tuple[SourceOptions, ColumnPlan]:
+    """Parse the options of a source and plan its columns, without I/O; errors as of :func:`check_sink`. ``streaming``:
+    see :meth:`SourceOptions.parse`."""
     try:
-        parsed = SourceOptions.parse(options)
+        parsed = SourceOptions.parse(options, streaming=streaming)
     except OptionError as error:
         problems = list(error.problems)
         try:
@@ -37,8 +40,15 @@ def check_source(options: Mapping[str, object], schema: StructType) -> tuple[Sou
     return parsed, ColumnPlan.build(schema, mode=parsed.mode, timestamp_unit=unit, corrupt_column=corrupt)
 
 
-def check_sink(options: Mapping[str, object], schema: StructType) -> tuple[SinkOptions, MessagePlan]:
+def check_sink(
+    options: Mapping[str, object], schema: StructType, *, batch_write: bool = False
+) -> tuple[SinkOptions, MessagePlan]:
     """Parse the options of a sink, by name in any case, and plan its messages, without I/O; thread-safe.
+
+    Args:
+        options: by name, in any case.
+        schema: columns of the rows.
+        batch_write: whether they are for ``df.write``, which needs `batchId` for exactly-once and stable message ids.
 
     Raises:
         SchemaError: only the schema cannot be served.
@@ -47,7 +57,7 @@ def check_sink(options: Mapping[str, object], schema: StructType) -> tuple[SinkO
     from amqp_spark.arrow.encode import MessagePlan  # noqa: PLC0415 - the processes of a source need none of it
 
     try:
-        parsed = SinkOptions.parse(options)
+        parsed = SinkOptions.parse(options, batch_write=batch_write)
     except OptionError as error:
         problems = list(error.problems)
         try:

@@ -148,11 +148,13 @@ class SinkOptions(ConnectionSettings):
         return self.on_unsupported == DROP
 
     @classmethod
-    def parse(cls, options: Mapping[str, object]) -> SinkOptions:
+    def parse(cls, options: Mapping[str, object], *, batch_write: bool = False) -> SinkOptions:
         """Check the options of a sink (keys in any case, values as text or Python values); OptionError lists every
-        problem."""
+        problem. ``batch_write``: of a write that has no batch id of Spark's."""
         given = Given((*CONNECTION, *SINK), "sink", options)
         _check_guarantee(given)
+        if batch_write:
+            _check_identity(given)
         priority = given.values["priority"]
         if given.values["protocol"] == "0-10" and isinstance(priority, int) and priority > HIGHEST_PRIORITY_OF_0_10:
             given.refuse("priority", priority, f"an integer from 0 to {HIGHEST_PRIORITY_OF_0_10}", " with 0-10")
@@ -192,3 +194,22 @@ def _check_guarantee(given: Given) -> None:
     if timeout < least:  # a restart may have to wait until the broker gives up a writer that died
         allowed = f"{least} to 86400, or a shorter heartbeat"
         given.refuse("transactionTimeout", timeout, allowed, f" with heartbeat={heartbeat}")
+
+
+def _check_identity(given: Given) -> None:
+    """Require what names the rows of a batch write, for which Spark has no id; exactly-once requires `transactionalId`
+    of all writes."""
+    if given.values["delivery_guarantee"] == EXACTLY_ONCE:
+        reason = f" by a batch write with deliveryGuarantee={EXACTLY_ONCE}"
+        needed = {"batchId": "a number that is greater for each new write, and the same when a write is repeated"}
+    elif given.values["stable_message_id"]:
+        reason = " by stableMessageId=true outside of a streaming query"
+        needed = {
+            "transactionalId": "a name for this writer that never changes",
+            "batchId": "a number that is another one for each new write, and the same when a write is repeated",
+        }
+    else:
+        return
+    for name, allowed in needed.items():
+        if name not in given:
+            given.require(name, allowed, reason)

@@ -205,15 +205,16 @@ class SourceOptions(ConnectionSettings):
     # fmt: on
 
     @classmethod
-    def parse(cls, options: Mapping[str, object]) -> SourceOptions:
+    def parse(cls, options: Mapping[str, object], *, streaming: bool | None = None) -> SourceOptions:
         """Check the options of a source (keys in any case, values as text or Python values); OptionError lists every
-        problem."""
+        problem. ``streaming``: of a streaming query, or of a batch read; None: of either."""
         given = Given((*CONNECTION, *SOURCE), "source", options)
         _set_sizes(given)
         _check_delay(given)
         _check_guarantee(given)
+        _check_mode(given, streaming=streaming)
         _check_queue(given)
-        _check_streams(given)
+        _check_streams(given, streaming=streaming)
         if given.problems:
             raise OptionError(given.problems)
         return cls(**cast("dict[str, Any]", given.values))
@@ -280,11 +281,21 @@ def _check_guarantee(given: Given) -> None:
         given.refuse_no_heartbeat()
     else:
         given.refuse_unused(setting, f"set deliveryGuarantee={EXACTLY_ONCE}", "spoolLocation", "adoptState")
-    if given.values["mode"] == REJECT and given.values["queue_type"] == STREAM:
-        given.refuse("mode", repr(REJECT), f"{FAILFAST}, {PERMISSIVE}", " with queueType=stream: nothing is rejected")
-    elif given.values["mode"] == REJECT and guarantee != AT_LEAST_ONCE:
-        reason = f" with {setting}, which accepts a message before its rows are decoded"
-        given.refuse("mode", repr(REJECT), f"{FAILFAST}, {PERMISSIVE}", reason)
+
+
+def _check_mode(given: Given, *, streaming: bool | None) -> None:
+    guarantee = given.values["delivery_guarantee"]
+    if given.values["mode"] != REJECT:
+        return
+    if given.values["queue_type"] == STREAM:
+        reason = " with queueType=stream: nothing is rejected"
+    elif streaming is False:
+        reason = " in a batch read, which browses and cannot reject"
+    elif guarantee != AT_LEAST_ONCE:
+        reason = f" with deliveryGuarantee={guarantee}, which accepts a message before its rows are decoded"
+    else:
+        return
+    given.refuse("mode", repr(REJECT), f"{FAILFAST}, {PERMISSIVE}", reason)
 
 
 def _check_queue(given: Given) -> None:
@@ -307,7 +318,7 @@ _OF_QUEUES = (
 )  # fmt: skip
 
 
-def _check_streams(given: Given) -> None:
+def _check_streams(given: Given, *, streaming: bool | None) -> None:
     if given.values["queue_type"] != STREAM:
         given.refuse_unused("a queue that is no stream", "set queueType=stream", *_OF_STREAMS)
         return
@@ -316,6 +327,10 @@ def _check_streams(given: Given) -> None:
     if guarantee == AT_MOST_ONCE:
         reason = " with queueType=stream: nothing is removed by reading it, and each batch can be read again"
         given.refuse("deliveryGuarantee", repr(guarantee), f"{AT_LEAST_ONCE}, {EXACTLY_ONCE}", reason)
+    if streaming and given.values["ending_offsets"] is not None:
+        allowed = "a batch read (spark.read); Trigger.AvailableNow ends at what is there when it begins"
+        reason = " in a streaming query, which has no end"
+        given.refuse("endingOffsets", repr(given.texts["endingOffsets"]), allowed, reason)
     queues = given.values["queues"]
     for name, positions in (("startingOffsets", "starting_offsets"), ("endingOffsets", "ending_offsets")):
         found = given.values[positions]

@@ -41,6 +41,39 @@ def test_a_batch_read_cannot_reject() -> None:
     AmqpDataSource(OPTIONS | {"mode": "reject"}).streamReader(BODY)
 
 
+def test_what_only_a_batch_read_or_a_stream_refuses_is_told_with_the_other_problems() -> None:
+    wrong = OPTIONS | {"heartbeat": "never"}
+    with pytest.raises(OptionError) as batch:
+        AmqpDataSource(wrong | {"mode": "REJECT"}).reader(BODY)
+    with pytest.raises(OptionError) as stream:
+        AmqpDataSource(wrong | {"queueType": "stream", "endingOffsets": "latest"}).streamReader(BODY)
+    for caught, name in ((batch, "'mode'"), (stream, "'endingOffsets'")):
+        assert [any(each in text for text in caught.value.problems) for each in ("'heartbeat'", name)] == [True] * 2
+        assert len(caught.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "missing"),
+    [
+        ({"deliveryGuarantee": "exactly-once"}, ["transactionalId", "batchId"]),
+        ({"deliveryGuarantee": "exactly-once", "stableMessageId": "true"}, ["transactionalId", "batchId"]),
+        ({"stableMessageId": "true"}, ["transactionalId", "batchId"]),
+        ({"stableMessageId": "true", "transactionalId": "w"}, ["batchId"]),
+    ],
+)
+def test_what_a_batch_write_needs_is_told_with_the_other_problems(options: dict[str, str], missing: list[str]) -> None:
+    given = {key: value for key, value in OPTIONS.items() if key != "queue"} | options
+    with pytest.raises(OptionError) as caught:
+        AmqpDataSource(given | {"heartbeat": "never"}).writer(BODY, overwrite=False)
+    named = [name for text in caught.value.problems for name in ("transactionalId", "batchId") if f"{name!r}" in text]
+    assert named == missing
+    assert any("'heartbeat'" in text for text in caught.value.problems)
+    assert any("AMQP_DESTINATION_MISSING" in text for text in caught.value.problems)
+    with pytest.raises(OptionError) as stream:
+        AmqpDataSource(given | {"heartbeat": "never"}).streamWriter(BODY, overwrite=False)
+    assert not any("'batchId'" in text for text in stream.value.problems)
+
+
 def test_a_streaming_query_has_no_end() -> None:
     options = OPTIONS | {"queueType": "stream", "endingoffsets": "100"}
     with pytest.raises(OptionError, match=r"'endingOffsets' has the value '100'.*streaming query.*spark\.read"):

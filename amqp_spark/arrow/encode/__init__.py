@@ -6,7 +6,7 @@ from amqp_spark.arrow.encode.conversion import convert_maps
 from amqp_spark.arrow.encode.plan import MessagePlan
 from amqp_spark.arrow.encode.schema import COLUMNS, WIRE_TYPES
 from amqp_spark.arrow.frame_format import FrameFormat
-from amqp_spark.arrow.rows.messages import EncodedBlock, Encoder, TaskId, identity_problems
+from amqp_spark.arrow.rows.messages import EncodedBlock, Encoder, TaskId
 from amqp_spark.arrow.v0_10.encode.messages import clear_accept_mode
 
 __all__ = [
@@ -19,5 +19,4 @@ __all__ = [
     "TaskId",
     "clear_accept_mode",
     "convert_maps",
-    "identity_problems",
 ]
