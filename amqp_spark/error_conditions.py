@@ -23,6 +23,10 @@ class SparkCondition(Condition):
     OPTION_INCOMPLETE = "Option {option!r} is given without {missing}.", "Set that option too, or remove {option!r}."
     OPTION_CONFLICT = "Options {first!r} and {second!r} are both given.", "Remove one of them."
     OPTION_WITHOUT_EFFECT = "Option {option!r} has no effect with {setting}.", "Remove it, or {remedy}."
+    TABLE_KEEPS_NO_OPTIONS = (
+        "Spark gives a source in Python the options of CREATE TABLE only while the table is made.",
+        "Use CREATE TEMPORARY VIEW, or name the columns and give the options at each use of the table.",
+        "docs/options.md says how (SQL).")
     EXTRA_MISSING = (
         "{what} need the package {package}, which is not installed.",
         "Install it: pip install 'amqp-spark[{extra}]'.")

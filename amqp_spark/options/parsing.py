@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 from amqp_core.address import DEFAULT_MECHANISMS, is_utf8, parse_url
 from amqp_core.errors import UsageError
 from amqp_spark.error_conditions import SparkCondition
+from amqp_spark.errors import OptionError
 from amqp_spark.options.kinds import Kind, SecretGivenError
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ _PASSWORD_MECHANISMS = {"SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN", "AM
 
 #: Keys that Spark itself, or other parts of a query, add to the options of a source or sink.
 _SPARK_KEYS = frozenset({"path", "paths", "checkpointlocation", "queryname", "outputmode"})
+
+#: Prefix of the options of CREATE TABLE, among other properties of the table.
+_OF_TABLE = "option."
 
 #: Names known from other connectors and from the protocol for which difflib finds no similar option.
 _OTHER_NAMES = {
@@ -115,9 +119,15 @@ def is_sparks(key: str) -> bool:
 
 class Given:
     """The given options (keys in any case, values as text or Python values), each checked against a table for a
-    ``side``: ``source``, ``sink`` or ``connection``; ``problems`` collects the errors."""
+    ``side``: ``source``, ``sink`` or ``connection``; ``problems`` collects the errors.
+
+    Raises:
+        OptionError: they are the properties of a table of Spark's catalog.
+    """
 
     def __init__(self, table: Sequence[Option], side: str, options: Mapping[str, object]) -> None:
+        if any(key.lower().startswith(_OF_TABLE) for key in options):
+            raise OptionError([SparkCondition.TABLE_KEEPS_NO_OPTIONS()])
         self.problems: list[str] = []
         self.values: dict[str, object] = {}
         self._table = table

@@ -82,6 +82,14 @@ def test_all_errors_come_at_once() -> None:
         SourceOptions.parse({"url": "ftp://x", "maxbytes": "1", "heartbeat": "never", "mode": "", "exclusive": "y"})
 
 
+def test_what_spark_gives_of_a_table_is_told_in_one_sentence() -> None:
+    properties = {"provider": "amqp", "owner": "root", **{f"option.{key}": value for key, value in MINIMAL.items()}}
+    (text,) = problems({**MINIMAL, **properties, "option.password": SECRET})
+    assert text.startswith(
+        "[AMQP_TABLE_KEEPS_NO_OPTIONS] Spark gives a source in Python the options of CREATE TABLE only"
+    )
+
+
 @pytest.mark.parametrize(
     ("key", "suggested"),
     [
