@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_spark.arrow.decode import ColumnPlan
 from amqp_spark.errors import OptionError, SchemaError
-from amqp_spark.options import FAILFAST, SinkOptions, SourceOptions
+from amqp_spark.options import SinkOptions, SourceOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from pyspark.sql.types import StructType
 
     from amqp_spark.arrow.encode import MessagePlan
 
 
-_DECIDES_COLUMNS: Final = ("exchangefromcolumn", "contenttype", "stablemessageid")
+_DECIDES_ROWS: Final = ("mode", "columnnameofcorruptrecord")
+"""Options that change which columns can be read."""
+_DECIDES_COLUMNS: Final = ("exchangefromcolumn", "contenttype", "stablemessageid", "queuetype", "onunsupported")
 """Options that change which columns can be sent."""
 _GIVES_DESTINATION: Final = ("exchange", "routingkey")
 """Options that say where messages go. A wrong value is a problem of its own, and not a missing destination."""
@@ -31,13 +33,18 @@ def check_source(
         parsed = SourceOptions.parse(options, streaming=streaming)
     except OptionError as error:
         problems = list(error.problems)
+        usable = _usable(SourceOptions.parse, {"url": "amqp://localhost", "queue": "any"}, options, _DECIDES_ROWS)
         try:
-            ColumnPlan.build(schema, mode=FAILFAST, timestamp_unit="auto")
+            _plan(SourceOptions.parse(usable), schema)
         except SchemaError as more:
             problems.extend(more.problems)
         raise OptionError(problems) from None
-    unit, corrupt = parsed.timestamp_unit, parsed.corrupt_column
-    return parsed, ColumnPlan.build(schema, mode=parsed.mode, timestamp_unit=unit, corrupt_column=corrupt)
+    return parsed, _plan(parsed, schema)
+
+
+def _plan(options: SourceOptions, schema: StructType) -> ColumnPlan:
+    unit, corrupt = options.timestamp_unit, options.corrupt_column
+    return ColumnPlan.build(schema, mode=options.mode, timestamp_unit=unit, corrupt_column=corrupt)
 
 
 def check_sink(
@@ -71,13 +78,23 @@ def check_sink(
 def _stand_in(options: Mapping[str, object]) -> SinkOptions:
     """Usable options that decide about columns in the same way as the given ones."""
     base: dict[str, object] = {"url": "amqp://localhost"}
+    base |= {key.lower(): "any" for key, value in options.items() if key.lower() in _GIVES_DESTINATION and value}
+    return SinkOptions.parse(_usable(SinkOptions.parse, base, options, _DECIDES_COLUMNS))
+
+
+def _usable(
+    parse: Callable[[Mapping[str, object]], object],
+    base: Mapping[str, object],
+    options: Mapping[str, object],
+    names: Collection[str],
+) -> dict[str, object]:
+    """``base``, and of the given options those with these names that are right."""
+    usable = dict(base)
     for key, value in options.items():
-        if key.lower() in _GIVES_DESTINATION and value:
-            base[key.lower()] = "any"
-        elif key.lower() in _DECIDES_COLUMNS:
+        if key.lower() in names:
             try:
-                SinkOptions.parse({**base, key: value})
+                parse({**base, key: value})
             except OptionError:
                 continue
-            base[key] = value
-    return SinkOptions.parse(base)
+            usable[key.lower()] = value
+    return usable

@@ -44,6 +44,15 @@ def test_what_a_stream_leaves_out_is_refused(name: str, kind: t.DataType, part: 
     assert problems(name, kind, onUnsupported="drop") == ()
 
 
+def test_it_is_refused_together_with_wrong_options() -> None:
+    with pytest.raises(OptionError) as caught:
+        problems("cluster_id", TEXT, heartbeat="never")
+    assert ["'heartbeat'" in caught.value.problems[0], "'cluster_id'" in caught.value.problems[-1]] == [True] * 2
+    with pytest.raises(OptionError) as caught:
+        problems("cluster_id", TEXT, heartbeat="never", onUnsupported="drop")
+    assert len(caught.value.problems) == 1
+
+
 def test_a_decimal_for_which_the_connection_is_closed_is_always_refused() -> None:
     for found in ("fail", "drop"):
         kind = headers(price=t.DecimalType(9, 2))

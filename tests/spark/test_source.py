@@ -74,6 +74,20 @@ def test_what_a_batch_write_needs_is_told_with_the_other_problems(options: dict[
     assert not any("'batchId'" in text for text in stream.value.problems)
 
 
+def test_with_wrong_options_the_schema_has_no_problem_that_the_right_ones_do_not_cause() -> None:
+    wrong = OPTIONS | {"heartbeat": "never", "Mode": "permissive"}
+    schema = StructType().add("body", "string").add("bad", "string")
+    with pytest.raises(OptionError) as caught:
+        validate(wrong | {"columnNameOfCorruptRecord": "bad"}, schema)
+    assert [("'heartbeat'" in text) for text in caught.value.problems] == [True]
+    with pytest.raises(OptionError) as caught:
+        validate(wrong, StructType().add("body", "string", nullable=False))
+    assert [text.partition("]")[0] for text in caught.value.problems] == [
+        "[AMQP_OPTION_INVALID",
+        "[AMQP_COLUMN_NOT_NULL",
+    ]
+
+
 def test_a_streaming_query_has_no_end() -> None:
     options = OPTIONS | {"queueType": "stream", "endingoffsets": "100"}
     with pytest.raises(OptionError, match=r"'endingOffsets' has the value '100'.*streaming query.*spark\.read"):
