@@ -59,12 +59,16 @@ def _python_is_found_on_path() -> bool:
     return found is not None and Path(found).parent.resolve() == Path(sys.prefix, "bin").resolve()
 
 
-def validate(options: Mapping[str, object], schema: StructType | str | None = None) -> SourceOptions:
+def validate(
+    options: Mapping[str, object], schema: StructType | str | None = None, *, streaming: bool | None = None
+) -> SourceOptions:
     """Check the options of a source, and the requested schema, without any I/O; thread-safe.
 
     Args:
         options: by name, in any case.
         schema: of the rows; as DDL text it needs an active Spark session. ``None``: only the options are checked.
+        streaming: whether they are for a streaming query, or a batch read; ``None``: what only one of them refuses is
+            not checked.
 
     Returns:
         The parsed options.
@@ -76,15 +80,15 @@ def validate(options: Mapping[str, object], schema: StructType | str | None = No
     from amqp_spark.options import SourceOptions  # noqa: PLC0415
 
     if schema is None:
-        return SourceOptions.parse(options)
+        return SourceOptions.parse(options, streaming=streaming)
     from amqp_spark.validation import check_source  # noqa: PLC0415
 
     if isinstance(schema, str):
-        schema = _parse_ddl(schema, options)
-    return check_source(options, schema)[0]
+        schema = _parse_ddl(schema, options, streaming=streaming)
+    return check_source(options, schema, streaming=streaming)[0]
 
 
-def _parse_ddl(text: str, options: Mapping[str, object]) -> StructType:
+def _parse_ddl(text: str, options: Mapping[str, object], *, streaming: bool | None) -> StructType:
     from pyspark.errors import ParseException  # noqa: PLC0415
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
@@ -98,7 +102,7 @@ def _parse_ddl(text: str, options: Mapping[str, object]) -> StructType:
         why = str(error).strip().splitlines()[0]
         problem = SparkCondition.SCHEMA_INVALID(schema=text, reason=why.removesuffix("."))
         try:
-            SourceOptions.parse(options)
+            SourceOptions.parse(options, streaming=streaming)
         except OptionError as wrong:
             raise OptionError([*wrong.problems, problem]) from error
         raise SchemaError([problem]) from error

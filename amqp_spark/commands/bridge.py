@@ -41,6 +41,7 @@ cleanly by SIGINT (Ctrl-C), SIGTERM.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.standard_output import say
@@ -124,14 +125,15 @@ def both_options(arguments: argparse.Namespace) -> tuple[dict[str, str], dict[st
 def check_both(source: dict[str, str], sink: dict[str, str]) -> tuple[SourceOptions, SinkOptions]:
     """Check the options of both sides; one error has the problems of both. Return the parsed options."""
     problems: list[str] = []
-    for side, parse, options in (("from", SourceOptions.parse, source), ("to", SinkOptions.parse, sink)):
+    parse_source = partial(SourceOptions.parse, streaming=True)
+    for side, parse, options in (("from", parse_source, source), ("to", SinkOptions.parse, sink)):
         try:
             parse(options)
         except OptionError as error:
             problems += [f"{side}: {problem}" for problem in error.problems]
     if problems:
         raise OptionError(problems)
-    return SourceOptions.parse(source), SinkOptions.parse(sink)
+    return parse_source(source), SinkOptions.parse(sink)
 
 
 def other_protocol(source: SourceOptions, sink: SinkOptions, signals: cli.Signals) -> str | None:

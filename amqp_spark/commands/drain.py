@@ -260,7 +260,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     """Check everything that can be checked, then empty or browse the queues."""
     options = cli.connection_options(arguments, queue=",".join(arguments.queue) or None)
     check_files(arguments)
-    given = validate(options)
+    given = validate(options, streaming=not arguments.dry_run)
     cli.check_files(options)
     if given.reads_streams and given.starting_offsets is None:
         options["startingOffsets"] = "earliest"  # what is there is to be taken, as in a dry run
@@ -269,7 +269,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     report = Report()
     with cli.watched_session("drain", arguments) as (spark, watch):
         signals.check()
-        validate(options, arguments.schema)
+        validate(options, arguments.schema, streaming=not arguments.dry_run)
         if arguments.dry_run:
             progress = watch.progress()
             found = cli.run_action(spark, lambda: browse(spark, options, given), signals, progress)

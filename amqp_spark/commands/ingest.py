@@ -100,11 +100,11 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     """Check everything that can be checked, then start the query and follow it."""
     options = source_options(arguments)
     check_sink(arguments)
-    validate(options)
+    validate(options, streaming=True)
     cli.check_files(options)
     with cli.watched_session("ingest", arguments) as (spark, watch):
         signals.check()
-        validate(options, arguments.schema)
+        validate(options, arguments.schema, streaming=True)
         progress = watch.progress()
         with cli.spark_refuses():
             query = start(spark, arguments, options)

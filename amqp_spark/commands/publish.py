@@ -228,7 +228,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     options = sink_options(arguments)
     check_input(arguments)
     columns_of(arguments)
-    parsed = SinkOptions.parse(options)
+    parsed = SinkOptions.parse(options, batch_write=not arguments.stream)
     cli.check_files(options)
     with cli.watched_session("publish", arguments) as (spark, watch):
         from amqp_spark.sink import check  # noqa: PLC0415
@@ -237,7 +237,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
         progress = watch.progress()
         with cli.spark_refuses():
             rows = messages(read(spark, arguments), arguments)
-        check(options, rows.schema)
+        check(options, rows.schema, batch_write=not arguments.stream)
         if not arguments.stream:
             count = write(spark, rows, options, signals, progress)
             if count is not None:

@@ -31,6 +31,7 @@ GOOD = ["--url", "amqp://localhost/v", "--queue", "q", "--output", "out", "--che
         ([], ["--output", "--dry-run"]),
         (["--output", "out"], ["--checkpoint"]),
         (["--dry-run"], ["'url' is required", "'queue' is required"]),
+        ([*GOOD, "--dry-run", "--option", "mode=REJECT"], ["in a batch read, which browses and cannot reject"]),
         ([*GOOD, "--option", "exchange=e"], ["belongs to the sink"]),
         ([*GOOD, "--option", "queue=p"], ["repeats another argument"]),
         ([*GOOD, "--option", f"password={SECRET}"], ["--password-file", "AMQP_PASSWORD"]),

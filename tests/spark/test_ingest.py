@@ -65,6 +65,7 @@ GOOD = ["--url", "amqp://localhost/v", "--queue", "q", "--output", "out", "--che
         ),
         ([*GOOD, "--username", "u"], ["without 'password'"]),
         ([*GOOD, "--option", "deliveryGuarantee=exactly-once"], ["'consumerId' is required"]),
+        ([*GOOD, "--option", "queueType=stream", "--option", "endingOffsets=latest"], ["in a streaming query"]),
         ([*GOOD, "--url", f"amqp://u:{SECRET}@localhost/v"], ["credentials"]),
         ([*GOOD, "--option", f"password={SECRET}"], ["--password-file", "AMQP_PASSWORD"]),
         ([*GOOD, "--option", f"PassWord={SECRET}"], ["--password-file"]),

@@ -53,7 +53,10 @@ STREAM = [*GOOD, "--stream", "--checkpoint", "ck", "--schema", "body STRING"]
         ([*GOOD, "--option", "queue=q"], ["belongs to the source"]),
         ([*GOOD, "--option", "exchnge=e", "--option", "priority=256"], ["Use 'exchange' instead", "from 0 to 255"]),
         ([*GOOD, "--exchange", "e" * 256], ["at most 255 bytes"]),
-        ([*GOOD, "--option", "deliveryGuarantee=exactly-once"], ["'transactionalId' is required"]),
+        (
+            [*GOOD, "--option", "deliveryGuarantee=exactly-once"],
+            ["'transactionalId' is required", "'batchId' is required by a batch write"],
+        ),
         ([*GOOD, "--option", f"password={SECRET}"], ["--password-file", "AMQP_PASSWORD"]),
         ([*GOOD, "--option", f"password:{SECRET}"], ["A value of --option is not of the form key=value"]),
         ([*GOOD, "--option", f"amqp://u:{SECRET}@h?x=y"], ["A value of --option is not of the form key=value"]),
