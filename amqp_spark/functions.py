@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TEXTS = t.MapType(t.StringType(), t.StringType())
 
 
-def decode_headers(column: Column | str, kind: t.DataType = TEXTS) -> Column:
+def decode_headers(column: Column | str, kind: t.DataType | str = TEXTS) -> Column:
     """Decode headers (``application_headers BINARY``) to a STRUCT of typed headers, or to a MAP.
 
     Use it to inspect headers that are passed on unchanged. The rules are those of the source with timestampUnit=auto:
@@ -29,7 +29,8 @@ def decode_headers(column: Column | str, kind: t.DataType = TEXTS) -> Column:
 
     Args:
         column: the encoded headers: maps (0-10 section 3.3.3) or tables (0-9-1 section 4.2.5.5).
-        kind: the type to decode to, a STRUCT of headers by name or a MAP; default: every header as text.
+        kind: the type to decode to, a STRUCT of headers by name or a MAP, also in Spark's words (``symbol STRING, qty
+            INT``); default: every header as text.
 
     Returns:
         A column of type ``kind``, NULL where ``column`` is. A row that does not fit fails the query with HeadersError:
@@ -37,7 +38,10 @@ def decode_headers(column: Column | str, kind: t.DataType = TEXTS) -> Column:
 
     Raises:
         SchemaError: ``kind`` is neither, or has a type to which no header can be converted.
+        ParseException: Spark does not know the type that is given in words.
     """
+    if isinstance(kind, str):
+        kind = t.DataType.fromDDL(kind)
     problems = unsupported_parts(kind, "headers", sent=False)
     if not isinstance(kind, t.StructType | t.MapType):
         allowed = "STRUCT<header TYPE, ...>, MAP<STRING, ...>"

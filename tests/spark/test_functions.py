@@ -112,6 +112,14 @@ def test_a_query_sees_headers(spark: SparkSession) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("words", ["symbol STRING, price DOUBLE", "STRUCT<symbol: STRING, price: DOUBLE>"])
+def test_the_type_of_headers_in_the_words_of_spark(spark: SparkSession, words: str) -> None:
+    rows = spark.createDataFrame([(SAP,)], "application_headers BINARY")
+    found = rows.select(decode_headers("application_headers", words).alias("headers")).select("headers.*")
+    assert_rows(found, [("SAP", 1.5)], "symbol STRING, price DOUBLE")
+
+
+@pytest.mark.spark
 def test_headers_that_do_not_fit_fail_the_query(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(SAP,)], "application_headers BINARY")
     wrong = t.StructType([t.StructField("symbol", t.IntegerType())])
