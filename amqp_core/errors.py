@@ -24,7 +24,7 @@ _ALTERNATIVES = {
     "AMQP 0-9-1": {"AMQP 0-10": _QPID},
     "AMQP 0-9": {"AMQP 0-10": _QPID},
 }
-# Whether a branch is committed, by the xa-status. Every other status leaves that open.
+# Whether a branch is committed, by the xa-status of dtx.commit and dtx.rollback. Every other one leaves that open.
 _HAS_COMMITTED = {"XA_RBROLLBACK": False, "XA_RBTIMEOUT": False, "XA_HEURRB": False, "XA_HEURCOM": True}
 _MIXED = frozenset({"XA_HEURMIX", "XA_HEURHAZ"})
 # Commands after which a branch should be whole, committed or not.

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from enum import unique
+from typing import Final
 
 from amqp_core.error_conditions import Condition
+
+FOR_STABLE_IDS: Final = " by stableMessageId=true outside of a streaming query"
+NAMES_OF_STABLE_IDS: Final = {
+    "transactionalId": "a name for this writer that never changes",
+    "batchId": "a number that is another one for each new write, and the same when a write is repeated",
+}
+"""Options that are required then, with what is allowed."""
 
 
 @unique

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 _FILES = frozenset({"passwordFile", "tls.caFile", "tls.certFile", "tls.keyFile"})
 _NAMES = {option.name.lower(): option for option in (*CONNECTION, *SOURCE, *SINK)}
-_SECONDS: Final = {
-    "week": 604_800, "day": 86_400, "hour": 3_600, "minute": 60, "second": 1, "millisecond": 1e-3, "microsecond": 1e-6,
-}  # fmt: skip
-# What Spark reads as the interval of a trigger, and a little more, which it refuses itself.
-_PART: Final = re.compile(rf"([+-]?)\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s+({'|'.join(_SECONDS)})s?(?:\s+|$)", re.IGNORECASE)
-_INTERVAL: Final = re.compile(rf"\s*(?:interval\s+)?((?:{_PART.pattern})+)", re.IGNORECASE)
+# The shape of what Spark reads as the interval of a trigger; a month, or less than nothing, it refuses itself.
+_UNIT: Final = "year|month|week|day|hour|minute|second|millisecond|microsecond"
+_INTERVAL: Final = re.compile(
+    rf"\s*(?:interval\s+)?(?:[+-]?\s*(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s+(?:{_UNIT})s?(?:\s+|$))+",
+    re.IGNORECASE | re.ASCII,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +149,11 @@ def check_query(arguments: argparse.Namespace) -> None:
     for flag in ("--name", "--checkpoint", "--output", "--input"):
         given = getattr(arguments, flag[2:], None)
         if any(not text.strip() for text in ([given] if isinstance(given, str) else given or ())):
-            raise CommandLineError(f"{flag} is empty", "Give a value, or leave it out")
+            remedy = "Give a value, or leave it out" if flag == "--name" else "Give a value"
+            raise CommandLineError(f"{flag} is empty", remedy)
     time = getattr(arguments, "processing_time", None)
-    if time is not None and not _is_interval(time):
+    if time is not None and not _INTERVAL.fullmatch(time):
         raise CommandLineError(f"--processing-time {time[:60]!r} is no time", "Write for instance '10 seconds'")
-
-
-def _is_interval(text: str) -> bool:
-    found = _INTERVAL.fullmatch(text)
-    if found is None:
-        return False
-    parts = _PART.findall(found[1])
-    return sum(float(f"{sign}{number}") * _SECONDS[unit.lower()] for sign, number, unit in parts) >= 0
 
 
 def assignments(texts: Iterable[str], flag: str, what: str = "key=value") -> dict[str, str]:

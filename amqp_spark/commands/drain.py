@@ -8,8 +8,8 @@ is accepted after its file is written. The report on standard output has the num
 their timestamps, and the sizes of their bodies. --dry-run browses: the same report, nothing consumed, nothing written.
 It needs a broker that speaks AMQP 0-10; with AMQP 0-9-1 (RabbitMQ) only streams can be browsed.
 
-A stream of RabbitMQ (--option queueType=stream) keeps its messages: the files have those from the first one on, or from
---option startingOffsets=..., and those since the last run with the same checkpoint.
+A stream of RabbitMQ (--option queueType=stream) keeps its messages. The first run takes all of them, or those
+from --option startingOffsets=... on; a later run with the same checkpoint takes those that have come since.
 
 With --exact the files hold every property in the types that lose nothing, and amqp-spark publish --input /data/ticks
 puts the same messages on an exchange again.

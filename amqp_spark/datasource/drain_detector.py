@@ -125,9 +125,7 @@ class DrainDetector:
 
     def kept(self, count: int) -> None:
         """Record that so many messages are received although they may have been accepted before: once more, then. This
-        comes after the beginning of the session that receives them, and before the end is looked for."""
-        self._there += count
-        self._most += count
+        comes before the next session begins, which receives them."""
         if self.target is not None and not self._counts_accepted:
             self.target += count
 

@@ -204,6 +204,7 @@ class QueueConsumer:
             return
         try:
             if self._available_now.bounded:
+                self._note_came_again()  # in the session before
                 confirmed = self._confirmed if self._owner is None else None
                 lost_for = 0.0 if self._ended_in_order else self._dying_s
                 self._available_now.begin(client, confirmed=confirmed, lost_for=lost_for)
@@ -408,6 +409,10 @@ class QueueConsumer:
             return QUIET_SECONDS / 2
         return self.flow.take_timeout()
 
+    def _note_came_again(self) -> None:
+        if self._owner is not None:
+            self._available_now.came_again(*self._owner.take_again())
+
     def _settle(self, client: Client) -> None:
         """Send the settlements of transfers that Spark has processed; drop those of a session that is gone."""
         with self._lock:
@@ -422,7 +427,7 @@ class QueueConsumer:
             if self._owner.run(finish=wanted != self.sync_done or self._held.stopping):
                 self._life.settled = True
                 self.answered = asked
-            self._available_now.came_again(*self._owner.take_again())
+            self._note_came_again()
             accepted = self.buffer.accepted
         if wanted != self.sync_done:
             asked = now()

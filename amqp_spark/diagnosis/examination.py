@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from amqp_core.address import format_address
-from amqp_spark.active_session import active_session
 from amqp_spark.diagnosis import clock, connection, exchanges, guarantees, network, queues, rights, spark_side
 from amqp_spark.diagnosis.findings import Report, listed
 from amqp_spark.diagnosis.site import Site
@@ -46,8 +46,17 @@ def doctor(options: Mapping[str, object]) -> Report:
     """
     site = site_of(options)
     report = report_of(site)
-    examine(report, site, session=active_session)
+    examine(report, site, session=_active_session)
     return report
+
+
+def _active_session() -> SparkSession | None:
+    """The session of this process, if there is one: Spark is not started, and not imported for the question."""
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    return SparkSession.getActiveSession()
 
 
 def report_of(site: Site) -> Report:

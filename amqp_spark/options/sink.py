@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from amqp_spark.error_conditions import FOR_STABLE_IDS, NAMES_OF_STABLE_IDS
 from amqp_spark.errors import OptionError
 from amqp_spark.options import kinds
 from amqp_spark.options.connection import CONNECTION, ConnectionSettings
@@ -203,11 +204,7 @@ def _check_identity(given: Given) -> None:
         reason = f" by a batch write with deliveryGuarantee={EXACTLY_ONCE}"
         needed = {"batchId": "a number that is greater for each new write, and the same when a write is repeated"}
     elif given.values["stable_message_id"]:
-        reason = " by stableMessageId=true outside of a streaming query"
-        needed = {
-            "transactionalId": "a name for this writer that never changes",
-            "batchId": "a number that is another one for each new write, and the same when a write is repeated",
-        }
+        reason, needed = FOR_STABLE_IDS, NAMES_OF_STABLE_IDS
     else:
         return
     for name, allowed in needed.items():

@@ -46,7 +46,8 @@ class Location:
         """
         slow = threading.Timer(SLOW_SECONDS, self._warn_of_wait)
         slow.daemon = True
-        slow.start()
+        with contextlib.suppress(RuntimeError):  # there can be no more threads
+            slow.start()
         try:
             yield
         except (OSError, ArrowException, NotImplementedError) as error:
@@ -61,7 +62,8 @@ class Location:
 
     def _warn_of_wait(self) -> None:
         _log.warning(
-            "spool %s: the file system has not answered for %.0f s; check that it can be reached",
+            "spool %s: a read or write has taken %.0f s so far; if it goes on, check that its file system can be "
+            "reached",
             self.shown, SLOW_SECONDS,
         )  # fmt: skip
 

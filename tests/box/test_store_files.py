@@ -142,7 +142,7 @@ def test_a_store_that_cannot_be_written_at_the_end_is_closed_all_the_same(
     def fill_up(broker: Broker) -> None:
         patch.setattr(Database, "commit", fail)
         broker._loop.call_soon_threadsafe(declare, broker)
-        declared.wait()
+        assert declared.wait(30)
 
     full = pytest.raises(StoreError, match="AMQP_STORE_FULL")
     with monkeypatch.context() as patch, full, running(store=path) as broker:

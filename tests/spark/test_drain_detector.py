@@ -70,9 +70,21 @@ def test_a_session_that_is_lost_before_the_second_count_leaves_it_to_the_next(de
 
 
 def test_messages_that_are_read_twice_are_not_taken_for_others(detector: DrainDetector) -> None:
-    """The batch in doubt cannot be told apart from others, so that it takes positions once more."""
+    """The batch in doubt cannot be told apart from others, so that the next session takes positions for it."""
     detector.recounted(986, received=14)
     assert detector.begin(1000, received=14, confirmed=14) == 1000
     detector.kept(14)
+    assert detector.begin(1000, received=14, confirmed=14) == 1014
+    detector.recounted(0, received=1014)
+    assert detector.limit == 1014
+
+
+def test_messages_that_are_read_twice_may_have_been_counted(clock: Clock) -> None:
+    """The batch was in doubt when the query began."""
+    detector = DrainDetector("q", selector=False, clock=clock)
+    detector.settling_s = SETTLING_SECONDS
+    assert detector.begin(1000, received=14, confirmed=14) == 1014
+    detector.kept(14)
+    assert detector.begin(1000, received=14, confirmed=14) == 1014
     detector.recounted(0, received=1014)
     assert detector.limit == 1014

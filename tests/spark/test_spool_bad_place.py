@@ -391,4 +391,4 @@ def test_a_file_system_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyP
     assert len(texts) == 1
     assert texts[0].startswith("spool s3://")
     assert "secret" not in texts[0]
-    assert texts[0].endswith("check that it can be reached")
+    assert texts[0].endswith("check that its file system can be reached")

@@ -23,6 +23,9 @@ def ids_among(known: dict[int, _T], ranges: Iterable[tuple[int, int]]) -> list[i
         bounds = RangeSet(bounds).ranges()
     if sum(high - low + 1 for low, high in bounds) <= len(known):
         return [each for low, high in bounds for each in range(low, high + 1) if each in known]
+    if len(bounds) == 1:
+        low, high = bounds[0]
+        return [each for each in known if low <= each <= high]
     lows = [low for low, _ in bounds]
     return [each for each in known if (index := bisect_right(lows, each)) and each <= bounds[index - 1][1]]
 

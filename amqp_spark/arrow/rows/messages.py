@@ -20,7 +20,7 @@ from amqp_spark.arrow.rows.message_ids import Partition
 from amqp_spark.arrow.rows.row_bytes import RowBytes, binary, flags, is_utf8, join, lengths
 from amqp_spark.arrow.rows.row_errors import blame
 from amqp_spark.arrow.without_pandas import single, to_numpy
-from amqp_spark.error_conditions import SparkCondition
+from amqp_spark.error_conditions import FOR_STABLE_IDS, NAMES_OF_STABLE_IDS, SparkCondition
 from amqp_spark.errors import OptionError, RowError
 
 if TYPE_CHECKING:
@@ -236,15 +236,11 @@ class Encoder(ABC):
 
 def identity_problems(transactional_id: str | None, batch_id: int | None) -> list[str]:
     """The options that `stableMessageId` needs outside of streaming queries, and that are not given."""
-    names = {
-        "transactionalId": (transactional_id, "a name for this writer that never changes"),
-        "batchId": (batch_id, "a number that is another one for each new write, and the same when a write is repeated"),
-    }
-    reason = " by stableMessageId=true outside of a streaming query"
+    given = {"transactionalId": transactional_id, "batchId": batch_id}
     return [
-        SparkCondition.OPTION_REQUIRED(option=name, reason=reason, allowed=allowed)
-        for name, (value, allowed) in names.items()
-        if value is None
+        SparkCondition.OPTION_REQUIRED(option=name, reason=FOR_STABLE_IDS, allowed=allowed)
+        for name, allowed in NAMES_OF_STABLE_IDS.items()
+        if given[name] is None
     ]
 
 
