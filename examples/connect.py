@@ -1,7 +1,6 @@
 """Spark Connect: the query runs on a server, and this program is only its client.
 
-The server needs amqp-spark installed, the client does not. SPARK_REMOTE=sc://host:15002 names yours.
-The server writes all options into its event log: elsewhere than here give passwordFile, a path on it, and no password.
+Only the server (SPARK_REMOTE=sc://host:15002 names yours) needs amqp-spark. It logs options: give it a passwordFile.
 For exactly-once the sink is format("amqp"): AmqpBatchSink (foreachBatch) cannot know its query here, and refuses it.
 """
 
