@@ -22,6 +22,7 @@ from tests.broker.source_0_9_support import ExactlyOncePlace, drained, numbers
 from tests.broker.stream_support import Stream
 from tests.spark.driver import bodies
 from tests.support.process import wait_until
+from tests.support.taking import take
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -172,7 +173,7 @@ def test_messages_beyond_the_end_are_not_returned_with_each_batch(
     consumer.stop()
     consumer.wait_for_count(20, 0)
     with consumer.connect() as client:
-        found = client.subscribe(consumer.queue, max_unsettled=20).take(20)
+        found = take(client.subscribe(consumer.queue, max_unsettled=20), 20)
     assert [message.body for message in found] == numbers(20, 100)
     assert max(identity(message).deliveries for message in found) <= 2
     assert [message.redelivered for message in found].count(True) > 1, "there were several barriers"
