@@ -164,7 +164,8 @@ class DrainDetector:
         if (more := received + left - self.target) > 0:
             more = min(more + under_way, self._most - self.target)
             self.target += more
-            self._there += 0 if self._has_settled else more
+            if not self._has_settled:
+                self._there += more
         self._has_settled = True
 
     def reached(self, received: int) -> bool:

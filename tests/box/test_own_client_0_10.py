@@ -316,7 +316,7 @@ def test_a_wrong_login_and_an_unknown_host(connect_0_10: Connect010) -> None:
 
 @pytest.mark.parametrize("protocol", ["0-10", "0-9-1"])
 def test_the_url_of_another_broker(amqp_broker: Broker, protocol: str) -> None:
-    """``/default`` is the virtual host of Broker-J: who tries its URL here is told what to do."""
+    """``/default`` is the virtual host of Broker-J. The error says how to change the URL, or the broker."""
     options = ConnectOptions(
         hosts=(("127.0.0.1", amqp_broker.port),), virtual_host="default", username="guest", password="guest",
         protocol=protocol,
