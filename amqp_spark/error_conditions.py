@@ -232,6 +232,11 @@ class SparkCondition(Condition):
         "The reader of queue {queue!r} does not hold the batch that Spark asks for: {reason}.",
         "Use the checkpoint of this query.",
         "A batch is held from its planning until Spark has committed it, by the process that planned it.")
+    READER_LOST = (
+        "A reader process of the query {how}; it received from {queues}.",
+        "Start the query again.",
+        "Option numReaders has the query receive in several processes. The broker keeps all messages that were not "
+        "accepted. Look for the cause above in the driver's log, or whether the machine ran out of memory.")
     CHECKPOINT_OF_EXACTLY_ONCE = (
         "The checkpoint of queue {queue!r} was written with deliveryGuarantee=exactly-once.",
         "Use that guarantee until no batch is owned, then a new checkpoint location.",

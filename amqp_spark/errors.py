@@ -188,6 +188,10 @@ class UnsupportedModeError(AmqpSparkError):
     """Spark or the broker lacks what the mode or guarantee of a query needs; the text names an alternative."""
 
 
+class ReaderLost(AmqpSparkError):
+    """A process that receives some of the queues of a query (option ``numReaders``) ended by itself, or was killed."""
+
+
 class TransferError(AmqpSparkError):
     """A batch could not be sent from the reader of its query to an executor."""
 

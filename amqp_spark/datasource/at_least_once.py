@@ -121,8 +121,10 @@ class AtLeastOncePolicy:
         location = self._options.query_checkpoint
         for end in last_committed(location) if location is not None and uncommitted else ():
             # Epochs are unique per run: no other query's log contains an end that this run has offered.
+            # Another process may receive other queues of the query.
+            part = {queue: each for queue, each in end.items() if queue in self._options.queues}
             with contextlib.suppress(OffsetError):
-                offsets = parse_offsets(end, self._options.queues)
+                offsets = parse_offsets(part, self._options.queues)
                 if key(offsets) in uncommitted:
                     self.committed(offsets)
         self.receiver.stop()
@@ -146,9 +148,9 @@ def _refuse_owned(offsets: Mapping[str, QueueOffset]) -> None:
             raise OffsetError(SparkCondition.CHECKPOINT_OF_EXACTLY_ONCE(queue=queue))
 
 
-def last_committed(location: str) -> list[object]:
+def last_committed(location: str) -> list[dict[str, object]]:
     """End offsets of the sources in the last committed batch; none, with a warning, if the log cannot be read."""
-    found: list[object] = []
+    found: list[dict[str, object]] = []
     problems = [f"no answer within {READ_SECONDS:.0f} s"]
 
     def read() -> None:
@@ -178,7 +180,7 @@ class _UnknownVersionError(Exception):
     """Spark writes its offset log in another way."""
 
 
-def _read_commit_log(location: str) -> list[object]:
+def _read_commit_log(location: str) -> list[dict[str, object]]:
     local = location.startswith("/")
     files, root = (fs.LocalFileSystem(), location) if local else fs.FileSystem.from_uri(location)
     commits = files.get_file_info(fs.FileSelector(posixpath.join(root, "commits")))
@@ -201,7 +203,7 @@ def _read_commit_log(location: str) -> list[object]:
         )
     # Behind the version and metadata there is a line per source; of version 2 its name and a colon precede the offset.
     ends = (line.partition(":")[2] if version == "v2" else line for line in lines[2:])
-    return [end for line in ends if (end := _parsed(line)) is not None]
+    return [end for line in ends if isinstance(end := _parsed(line), dict)]
 
 
 def _parsed(line: str) -> object:

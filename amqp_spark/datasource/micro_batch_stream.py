@@ -94,15 +94,23 @@ class DeliveryPolicy(Protocol):
 
 
 class MicroBatchStream:
-    """One run of a reader. Used by one thread; the pull endpoint calls its policy and its ranges from others."""
+    """One run of a reader. Used by one thread; the pull endpoint calls its policy and its ranges from others.
+    ``settings``: of Spark, if the parent of this process is not its driver."""
 
-    def __init__(self, options: SourceOptions, policy: DeliveryPolicy, *, bounded: bool) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        policy: DeliveryPolicy,
+        *,
+        bounded: bool,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self._options = options
         self._policy = policy
         self._receiver = policy.receiver
         self._planned = PlannedRanges(policy.receiver.held.changed, policy.buffer_of)
         self._bounded = bounded
-        self._settings = driver_env.spark_settings()
+        self._settings = driver_env.spark_settings() if settings is None else settings
         self._watch = driver_env.watch_parent(os.getppid())
         if options.query_checkpoint is not None:
             driver_env.stop_in_order()

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from amqp_spark.arrow.decode import Chunk, ColumnPlan
     from amqp_spark.connect import Connector
+    from amqp_spark.datasource.divided_stream import DividedStream
     from amqp_spark.datasource.micro_batch_stream import DeliveryPolicy
     from amqp_spark.datasource.partitions import Slice
     from amqp_spark.options import SourceOptions
@@ -47,7 +48,7 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._connector = connector
-        self._stream: MicroBatchStream | None = None
+        self._stream: MicroBatchStream | DividedStream | None = None
 
     def __repr__(self) -> str:
         return f"AmqpStreamReader(queues={', '.join(self._options.queues)})"
@@ -112,12 +113,16 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._stream.stop()
             self._stream = None
 
-    def _running(self) -> MicroBatchStream:
+    def _running(self) -> MicroBatchStream | DividedStream:
         if self._stream is None:
             self._stream = self._new_stream(bounded=False)
         return self._stream
 
-    def _new_stream(self, *, bounded: bool) -> MicroBatchStream:
+    def _new_stream(self, *, bounded: bool) -> MicroBatchStream | DividedStream:
+        if self._options.readers > 1:
+            from amqp_spark.datasource.divided_stream import DividedStream  # noqa: PLC0415  others do not pay for it
+
+            return DividedStream(self._options, self._connector, bounded=bounded)
         policy: DeliveryPolicy
         if self._options.exactly_once:
             from amqp_spark.datasource.exactly_once.policy import ExactlyOncePolicy  # noqa: PLC0415  others do not pay for it

@@ -29,6 +29,7 @@ REJECT = "REJECT"
 PERMISSIVE = "PERMISSIVE"
 CLASSIC = "classic"
 QUORUM = "quorum"
+MOST_PORT = 65535
 _DEFAULT_MAX_BYTES = 64 << 20
 
 
@@ -115,6 +116,13 @@ class SourceOptions(ConnectionSettings):
         "numPartitions", kinds.integer(1, 10_000), 2,
         "Most partitions of one micro-batch and queue.",
     )
+    num_readers: int = option(
+        "numReaders", kinds.integer(1, 64), 1,
+        "Most processes that receive, of which each gets some of the queues of `queue`. For several queues that bring "
+        "more messages than one process on one core takes: about a million per second. Each has an equal share of "
+        "`maxMessagesPerTrigger`, `maxBytesPerTrigger` and `bufferBytes`, and about 100 MB for itself "
+        "([performance](performance.md#several-readers)).",
+    )
     bind: tuple[tuple[str, str], ...] = option(
         "bind", kinds.bindings(), (),
         "Bindings to make at start, for every queue of `queue`.",
@@ -198,8 +206,9 @@ class SourceOptions(ConnectionSettings):
         shown="driver host",
     )
     transfer_port: int = option(
-        "transferPort", kinds.integer(0, 65535), 0,
-        "Port on the driver for pulling; 0 takes a free one. No two queries on a machine can have the same one.",
+        "transferPort", kinds.integer(0, MOST_PORT), 0,
+        "Port on the driver for pulling; 0 takes a free one. No two queries on a machine can have the same one. With "
+        "`numReaders` it is the first of so many.",
         shown="0 (any free port)",
     )
     # fmt: on
@@ -213,6 +222,7 @@ class SourceOptions(ConnectionSettings):
         _check_delay(given)
         _check_guarantee(given)
         _check_mode(given, streaming=streaming)
+        _check_readers(given)
         _check_queue(given)
         _check_streams(given, streaming=streaming)
         if given.problems:
@@ -223,6 +233,12 @@ class SourceOptions(ConnectionSettings):
     def reads_streams(self) -> bool:
         """Whether the queues are streams of RabbitMQ, which are read by offsets."""
         return self.queue_type == STREAM
+
+    @property
+    def readers(self) -> int:
+        """Processes that receive: each has at least one queue, and at least one message of a batch."""
+        most = self.max_messages_per_trigger
+        return min(self.num_readers, len(self.queues), self.num_readers if most is None else most)
 
     @property
     def exactly_once(self) -> bool:
@@ -283,6 +299,20 @@ def _check_guarantee(given: Given) -> None:
         given.refuse_unused(setting, f"set deliveryGuarantee={EXACTLY_ONCE}", "spoolLocation", "adoptState")
 
 
+def _check_readers(given: Given) -> None:
+    readers, port = given.values["num_readers"], given.values["transfer_port"]
+    if not isinstance(readers, int) or readers == 1 or given.values["queue_type"] == STREAM:
+        return
+    if given.values["delivery_guarantee"] == EXACTLY_ONCE:
+        reason = f" with deliveryGuarantee={EXACTLY_ONCE}: the transactions of all queues are planned together"
+        given.refuse("numReaders", readers, "1", reason)
+    if given.values["min_messages_per_trigger"] != 1:
+        reason = f" with numReaders={readers}: no process knows how many messages the others have"
+        given.refuse("minMessagesPerTrigger", given.values["min_messages_per_trigger"], "1", reason)
+    if isinstance(port, int) and port + readers - 1 > MOST_PORT:
+        given.refuse("transferPort", port, f"0 to {MOST_PORT + 1 - readers}", f" with numReaders={readers}")
+
+
 def _check_mode(given: Given, *, streaming: bool | None) -> None:
     guarantee = given.values["delivery_guarantee"]
     if given.values["mode"] != REJECT:
@@ -313,8 +343,8 @@ def _check_queue(given: Given) -> None:
 
 _OF_STREAMS = ("startingOffsets", "endingOffsets", "failOnDataLoss")
 _OF_QUEUES = (
-    "exclusive", "consumerPriority", "consumerTimeout", "selector", "bufferBytes", "transfer", "transferHost",
-    "transferPort", "queryCheckpoint", "consumerId", "spoolLocation", "adoptState",
+    "exclusive", "consumerPriority", "consumerTimeout", "selector", "bufferBytes", "numReaders", "transfer",
+    "transferHost", "transferPort", "queryCheckpoint", "consumerId", "spoolLocation", "adoptState",
 )  # fmt: skip
 
 

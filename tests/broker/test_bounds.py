@@ -12,7 +12,7 @@ from amqp_spark.connect import connect as connector
 from amqp_spark.datasource import backlog
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.options import SourceOptions
-from tests.spark.driver import Driver
+from tests.spark.driver import Driver, running
 from tests.spark.reader_support import BodyPlan
 from tests.support.dial import address, by_way_of
 from tests.support.slowlink import SlowLink
@@ -79,7 +79,7 @@ def most_held(driver: Driver, count: int) -> int:
     def watch() -> None:
         nonlocal most
         while not ended.wait(0.001):
-            run = driver.reader._stream
+            run = running(driver.reader)
             if run is not None:
                 most = max(most, run._receiver.held.bytes)
 

@@ -13,6 +13,7 @@ import pytest
 from amqp_core.v0_9.subscription import Subscription
 from amqp_spark.datasource.credit import SLACK_BYTES
 from tests.broker.source_0_9_support import ExactlyOncePlace, Place
+from tests.spark.driver import running
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def test_held_bytes_stay_within_the_bound_that_the_documents_name(
                 "maxBytesPerTrigger": BUFFER // 2,
             }
             driver = place.driver(available_now=True, **options)
-            stream = driver.reader._stream
+            stream = running(driver.reader)
             assert stream is not None
             receiver = held.receiver = stream._receiver
             found: dict[str, list[bytes]] = defaultdict(list)
@@ -150,7 +151,7 @@ def test_exactly_once_holds_no_more_although_it_waits_for_answers(
                 for queue, _, body in driver.trigger() or ():
                     found[queue].append(body.rstrip())
                 driver.batches.clear()
-                stream = driver.reader._stream
+                stream = running(driver.reader)
                 assert stream is not None
                 held.receiver = stream._receiver
             assert {queue: sorted(bodies) for queue, bodies in found.items()} == sent

@@ -20,7 +20,7 @@ from amqp_spark.spool.state_files import StateFiles
 from amqp_spark.transactions.__main__ import main
 from tests.broker.source_0_9_support import ExactlyOncePlace, drained, numbers
 from tests.broker.stream_support import Stream
-from tests.spark.driver import bodies
+from tests.spark.driver import bodies, running
 from tests.support.process import wait_until
 from tests.support.taking import take
 
@@ -161,7 +161,7 @@ def test_messages_beyond_the_end_are_not_returned_with_each_batch(
     consumer.publish(numbers(10))
     driver = consumer.driver(available_now=True, maxMessagesPerTrigger=1)
     driver.trigger()
-    receiver = driver.reader._stream._receiver  # type: ignore[union-attr]
+    receiver = running(driver.reader)._receiver  # type: ignore[union-attr]
     wait_until(receiver.all_taken, "the end is found")
     consumer.publish(numbers(20, 100))
     assert drained(driver) == numbers(10)

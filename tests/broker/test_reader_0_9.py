@@ -22,7 +22,7 @@ from amqp_spark.datasource import unsettled as module
 from amqp_spark.datasource.credit import SLACK_BYTES
 from amqp_spark.errors import UnsupportedModeError
 from tests.broker.source_0_9_support import PLACES, RABBITMQ, Place, drained, numbers, requested
-from tests.spark.driver import Driver, bodies
+from tests.spark.driver import Driver, bodies, running
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def test_a_query_reads_commits_and_accepts(place: Place) -> None:
 
 def kill(place: Place) -> None:
     """End the reader as a crash does, after the broker has handled what it accepted."""
-    stream = place.readers.pop()._stream
+    stream = running(place.readers.pop())
     assert stream is not None
     receiver = stream._receiver
     assert receiver.sync()
@@ -102,7 +102,7 @@ def test_messages_of_all_sizes_within_a_small_buffer(place: Place) -> None:
     sent = [number + b"x" * (size - 8) for number, size in zip(numbers(240), sizes, strict=True)]
     place.publish(sent)
     driver = place.driver(available_now=True, bufferBytes="4m", maxBytesPerTrigger="2m")
-    receiver = driver.reader._stream._receiver  # type: ignore[union-attr]
+    receiver = running(driver.reader)._receiver  # type: ignore[union-attr]
     most, store = 0, receiver.consumers[0].store
 
     def measured(blocks: object) -> None:
@@ -353,7 +353,7 @@ def test_a_batch_may_take_longer_than_the_broker_waits_for_its_reader(
         place.publish(sent)
         driver = place.driver(bufferBytes="2m", maxBytesPerTrigger="1m")
         driver.trigger_until_rows()
-        stream = driver.reader._stream
+        stream = running(driver.reader)
         assert stream is not None
         (consumer,) = stream._receiver.consumers
         first = consumer.flow.most

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.datasource_internal import ReadLimitRegistry
 
+from amqp_spark.datasource.micro_batch_stream import MicroBatchStream
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -37,6 +39,13 @@ def dumps(value: object) -> bytes:
     """Pickle as Spark does."""
     pickled: bytes = CloudPickleSerializer().dumps(value)  # type: ignore[no-untyped-call]
     return pickled
+
+
+def running(reader: AmqpStreamReader) -> MicroBatchStream | None:
+    """The stream of a reader that receives itself, as soon as it was called."""
+    stream = reader._stream
+    assert stream is None or isinstance(stream, MicroBatchStream)
+    return stream
 
 
 class Driver:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_core.errors import ResourceDeleted
-from tests.spark.driver import Driver, bodies
+from tests.spark.driver import Driver, bodies, running
 from tests.spark.reader_support import numbers
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def received(fake: FakeBroker, driver: Driver, count: int) -> None:
     """Wait until the receiver, and not only its client, has so many messages."""
-    run = driver.reader._stream
+    run = running(driver.reader)
     assert run is not None
     fake.wait(lambda: run._receiver._received() == count)
 

@@ -8,7 +8,7 @@ import pytest
 
 from amqp_core.errors import ChannelClosed, DeliveryTimedOut, PreconditionFailed
 from amqp_spark.datasource import consumer_watch, drain_detector, unsettled
-from tests.spark.driver import Driver, bodies
+from tests.spark.driver import Driver, bodies, running
 from tests.spark.reader_support import numbers
 from tests.support.clock import Clock
 from tests.support.fake_broker import FakeBroker
@@ -147,7 +147,7 @@ def test_delivery_timeouts_shorter_than_a_batch_are_no_failures(
     reader = readers(retry__maxAttempts=3, retry__maxDelay="0.01")
     driver = Driver(reader)
     driver.trigger_until_rows()
-    stream = reader._stream
+    stream = running(reader)
     assert stream is not None
     (consumer,) = stream._receiver.consumers
     for number in range(2, 12):

@@ -16,7 +16,7 @@ from amqp_spark.datasource.block_server import fetch
 from amqp_spark.datasource.credit import MAX_CREDIT
 from amqp_spark.datasource.partitions import SMALL_BATCH_BYTES, InlinePartition, PullPartition
 from amqp_spark.errors import TransferError
-from tests.spark.driver import Driver, Offset, bodies, dumps
+from tests.spark.driver import Driver, Offset, bodies, dumps, running
 from tests.spark.reader_support import Readers, numbers
 from tests.support.fake_broker import FakeBroker, transfer_frames
 from tests.support.process import wait_until
@@ -242,7 +242,7 @@ def test_batches_and_offsets_pickle_without_secrets(fake: FakeBroker, readers: R
 
 
 def held_bytes(driver: Driver) -> int:
-    run = driver.reader._stream
+    run = running(driver.reader)
     return 0 if run is None else run._receiver.held.bytes
 
 

@@ -25,7 +25,7 @@ from amqp_core.errors import (
 )
 from amqp_spark.datasource import consumer_setup, drain_detector, incarnation, receiver
 from amqp_spark.errors import UnsupportedModeError
-from tests.spark.driver import Driver, bodies
+from tests.spark.driver import Driver, bodies, running
 from tests.spark.reader_support import Readers, numbers
 from tests.support.fake_broker import FakeClient, FakeInfo
 
@@ -187,7 +187,7 @@ def test_point_6_an_idle_queue_outlives_any_number_of_reconnects_that_work(
     reader = readers(retry__maxAttempts=2)
     driver = Driver(reader)
     driver.latest()
-    stream = reader._stream
+    stream = running(reader)
     assert stream is not None
     (consumer,) = stream._receiver.consumers
     while fake.connects < 8:
@@ -327,7 +327,7 @@ def test_point_6_a_queue_that_is_given_up_ends_the_query_although_another_one_is
     driver = Driver(reader)
     fake.publish("q", *numbers(5))
     assert bodies(driver.rows(5)) == numbers(5)
-    run = reader._stream
+    run = running(reader)
     assert run is not None
     fake.wait(lambda: all(client.subscription for client in fake.live) and len(fake.live) == 2)
     (client,) = [client for client in fake.live if client.subscription and client.subscription.queue == "r"]

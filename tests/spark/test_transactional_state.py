@@ -16,7 +16,7 @@ from amqp_spark.datasource.exactly_once import transactional_state
 from amqp_spark.errors import MessageFormatError, OffsetError, SpoolError, StateError
 from amqp_spark.spool import spool
 from amqp_spark.state.records import ConsumerState
-from tests.spark.driver import Driver, bodies
+from tests.spark.driver import Driver, bodies, running
 from tests.spark.reader_support import numbers
 from tests.spark.transactional_state_support import (
     Consumers,
@@ -485,7 +485,7 @@ def test_a_batch_waits_for_the_least_of_messages_and_is_replayed_however_small(
     fake.publish("q", *numbers(9))
     driver = Driver(consumers(minMessagesPerTrigger=10))
     assert driver.trigger() is None
-    run = driver.reader._stream
+    run = running(driver.reader)
     assert run is not None
     fake.wait(lambda: run._receiver._received() == 9)
     assert driver.trigger() is None

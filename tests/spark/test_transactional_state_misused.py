@@ -17,7 +17,7 @@ from amqp_spark.datasource.partitions import PlannedRanges
 from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 from amqp_spark.errors import OffsetError, SpoolError, StateError, TransferError
 from amqp_spark.spool import directories, spool
-from tests.spark.driver import Driver, bodies
+from tests.spark.driver import Driver, bodies, running
 from tests.spark.reader_support import Readers, numbers
 from tests.spark.transactional_state_support import (
     Consumers,
@@ -266,12 +266,12 @@ def test_what_a_batch_leaves_of_the_budget_is_told_to_all_queues(fake: FakeBroke
     driver = Driver(consumers("q,r", maxBytesPerTrigger=40_000, bufferBytes=40_000))
     while driver.trigger(fail=True) is None:
         pass
-    wakes = [each._wakes for each in driver.reader._stream._receiver.consumers]  # type: ignore[union-attr]
+    wakes = [each._wakes for each in running(driver.reader)._receiver.consumers]  # type: ignore[union-attr]
     driver.commits += 1
     driver.reader.commit(driver.offsets[-1])
     assert all(
         each._wakes > before
-        for each, before in zip(driver.reader._stream._receiver.consumers, wakes, strict=True)  # type: ignore[union-attr]
+        for each, before in zip(running(driver.reader)._receiver.consumers, wakes, strict=True)  # type: ignore[union-attr]
     )
 
 

@@ -12,7 +12,7 @@ from amqp_spark import crashpoints
 from amqp_spark.datasource.exactly_once import owned_batches, policy
 from amqp_spark.errors import OffsetError, StateError
 from amqp_spark.spool import spool
-from tests.spark.driver import Driver, bodies
+from tests.spark.driver import Driver, bodies, running
 from tests.spark.reader_support import numbers
 from tests.spark.transactional_state_support import Consumers, files, fresh, idle_until, planned, states, stopped
 
@@ -120,7 +120,7 @@ def test_a_batch_that_was_owned_before_has_its_room_in_the_buffer(
     most = 0
 
     def slow(batch: OwnedBatch, where: spool.Spool) -> QueueBuffer:
-        run = again.reader._stream
+        run = running(again.reader)
         assert run is not None
         held = run._receiver.held
         assert sum(each() for each in held.elsewhere.values()) == batch.nbytes, (
@@ -133,7 +133,7 @@ def test_a_batch_that_was_owned_before_has_its_room_in_the_buffer(
     assert replayed
     rows = len(replayed)
     while rows < 500:
-        run = again.reader._stream
+        run = running(again.reader)
         assert run is not None
         most = max(most, run._receiver.held.bytes)
         rows += len(again.trigger() or [])

@@ -13,7 +13,7 @@ from amqp_spark.datasource.block_server import fetch
 from amqp_spark.datasource.receiver import Receiver
 from amqp_spark.datasource.unsettled import UnsettledFlowControl
 from amqp_spark.options import SourceOptions
-from tests.spark.driver import Driver, bodies
+from tests.spark.driver import Driver, bodies, running
 from tests.spark.reader_support import numbers
 from tests.support.clock import Clock
 from tests.support.fake_broker import FakeBlock, FakeBroker, transfer_frames
@@ -148,7 +148,7 @@ def test_a_task_learns_with_which_protocol_its_bytes_came(fake: FakeBroker, read
     driver = Driver(reader)
     fake.publish("q", *numbers(4))
     driver.trigger()
-    stream = reader._stream
+    stream = running(reader)
     assert stream is not None
     receiver = stream._receiver
     fake.wait(lambda: receiver.held.waiting == 4)

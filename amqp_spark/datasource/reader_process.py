@@ -1,0 +1,105 @@
+"""A process that receives some of the queues of a query (option ``numReaders``), and obeys the one that Spark started.
+
+:class:`.DividedStream` starts it and sends it, through a pipe that no other process has, its options and then the
+calls of Spark, which a :class:`.MicroBatchStream` of its own answers. It ends when it is told to, and when the pipe is
+closed: messages that were not accepted go back to the broker.
+"""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+from amqp_spark.datasource import driver_env
+from amqp_spark.datasource.at_least_once import AtLeastOncePolicy
+from amqp_spark.datasource.micro_batch_stream import MicroBatchStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from amqp_spark.connect import Connector
+    from amqp_spark.options import SourceOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a process receives, and how.
+
+    Attributes:
+        options: of the query, with the queues of this process and its share of the bounds.
+        connector: makes its connections.
+        bounded: whether it receives only the messages that are there now (AvailableNow).
+        settings: of Spark, which only the parent of the first process knows.
+    """
+
+    options: SourceOptions
+    connector: Connector
+    bounded: bool
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of Spark: ``latest_offset``, ``partitions`` or ``commit``, with the offsets of the process's queues."""
+
+    name: str
+    offsets: tuple[dict[str, object], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a call: its ``value``, or its ``error``, and the ``report`` of the stream after it."""
+
+    value: object = None
+    error: Exception | None = None
+    report: dict[str, dict[str, object]] | None = None
+
+
+def serve(pipe: Connection) -> None:
+    """Answer calls until the pipe is closed, or the process is told to end (SIGTERM)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for Spark, which stops the query
+    driver_env.stop_in_order()
+    task: Task = pipe.recv()
+    stream = MicroBatchStream(
+        task.options,
+        AtLeastOncePolicy(task.options, task.connector),
+        bounded=task.bounded,
+        settings=task.settings,
+    )
+    calls: dict[str, Callable[..., object]] = {
+        "latest_offset": stream.latest_offset,
+        "partitions": stream.partitions,
+        "commit": stream.commit,
+    }
+    try:
+        while True:
+            call: Call = pipe.recv()
+            try:
+                answer = Answer(calls[call.name](*call.offsets), report=stream.report())
+            except Exception as error:  # noqa: BLE001  every error must reach the query
+                answer = Answer(error=sent(error))
+            pipe.send(answer)
+    except (EOFError, OSError):  # the first process has ended
+        pass
+    finally:
+        stream.stop()
+
+
+def sent(error: Exception) -> Exception:
+    """An error as it can be pickled, with where it was raised, if it is none of ours."""
+    try:
+        copy = pickle.loads(pickle.dumps(error))  # noqa: S301  it was made here
+    except Exception:  # noqa: BLE001  whatever an error of a library does when it is pickled
+        copy = None
+    if type(copy) is type(error) and str(copy) == str(error):
+        return error
+    return RuntimeError("".join(traceback.format_exception(error)).rstrip())
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])))
