@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from amqp_spark.datasource import driver_env
-from amqp_spark.datasource.reader_process import Answer, Call, Task
+from amqp_spark.datasource.reader_calls import Call, Task
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import ReaderLost
 from amqp_spark.offsets import parse_offsets
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
 
     from amqp_spark.connect import Connector
+    from amqp_spark.datasource.reader_calls import Answer
     from amqp_spark.options import SourceOptions
 
 OTHERS_SECONDS: Final = 0.005
@@ -106,12 +107,8 @@ class DividedStream:
     def commit(self, end: Mapping[str, object]) -> None:
         """See :meth:`AmqpStreamReader.commit`."""
         parse_offsets(end, self._options.queues)
-        news = [reader for reader in self._readers if reader.of(end) != reader.committed]
-        for reader in news:
-            reader.committed = reader.of(end)
-            reader.call("commit", reader.committed)
-        for reader in news:
-            reader.answer()
+        for reader in self._readers:
+            reader.commit(reader.of(end))
 
     def report(self) -> dict | None:  # type: ignore[type-arg]
         """See :meth:`AmqpStreamReader.reportLatestOffset`: as each process had it when it answered last."""
@@ -134,8 +131,8 @@ class DividedStream:
 
 
 class _Reader:
-    """A further process: whether it was ``asked`` for a batch and has not answered, its last ``report``, and the
-    ``committed`` offsets that it was sent. It begins to receive with its first call."""
+    """A further process: whether it was ``asked`` for a batch and has not answered, and its last ``report``. It begins
+    to receive with its first call."""
 
     def __init__(self, task: Task) -> None:
         self._queues = task.options.queues
@@ -152,11 +149,12 @@ class _Reader:
                 pass_fds=(other.fileno(),),
             )
         self.asked = False
-        self.committed: Offsets | None = None
         self.report: dict[str, dict[str, Any]] | None = None
         self._start: Offsets = {}
         self._found: Offsets | None = None
         """The answer to the call for a batch, if Spark has not got it."""
+        self._committed: Offsets = {}
+        self._waiting_commit: Offsets | None = None
         self._send(task)
 
     def of(self, offsets: Mapping[str, object]) -> Offsets:
@@ -171,7 +169,7 @@ class _Reader:
     def ask(self, start: Mapping[str, object]) -> None:
         """Call for a batch, if there is neither a call nor an answer: its start moves with its own answers only."""
         if not self.asked and self._found is None:
-            self._start = self.committed = self.of(start)
+            self._start = self.of(start)
             self._send(Call("latest_offset", (self._start,)))
             self.asked = True
 
@@ -180,11 +178,26 @@ class _Reader:
         if self.asked:
             self.asked = False
             self._found = cast("Offsets", self.answer())
+            if self._waiting_commit is not None:
+                committed, self._waiting_commit = self._waiting_commit, None
+                self.commit(committed)
 
     def give(self) -> Offsets:
         """The end of its batch, for Spark; its start if it has none, nothing if it has not answered."""
         found, self._found = self._found, None
         return found or {}
+
+    def commit(self, end: Offsets) -> None:
+        """Pass on a commit of Spark, unless it is the last one again. A process that has not answered accepts already,
+        since it was asked with these offsets, and gets the call after its answer."""
+        if end == self._committed:
+            return
+        if self.asked:
+            self._waiting_commit = end
+            return
+        self._committed = end
+        self.call("commit", end)
+        self.answer()
 
     def call(self, name: str, *offsets: Offsets) -> None:
         """Make another call; its :meth:`answer` must be taken."""

@@ -11,53 +11,18 @@ import pickle
 import signal
 import sys
 import traceback
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from amqp_spark.datasource import driver_env
 from amqp_spark.datasource.at_least_once import AtLeastOncePolicy
 from amqp_spark.datasource.micro_batch_stream import MicroBatchStream
+from amqp_spark.datasource.reader_calls import Answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from amqp_spark.connect import Connector
-    from amqp_spark.options import SourceOptions
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What a process receives, and how.
-
-    Attributes:
-        options: of the query, with the queues of this process and its share of the bounds.
-        connector: makes its connections.
-        bounded: whether it receives only the messages that are there now (AvailableNow).
-        settings: of Spark, which only the parent of the first process knows.
-    """
-
-    options: SourceOptions
-    connector: Connector
-    bounded: bool
-    settings: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call of Spark: ``latest_offset``, ``partitions`` or ``commit``, with the offsets of the process's queues."""
-
-    name: str
-    offsets: tuple[dict[str, object], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to a call: its ``value``, or its ``error``, and the ``report`` of the stream after it."""
-
-    value: object = None
-    error: Exception | None = None
-    report: dict[str, dict[str, object]] | None = None
+    from amqp_spark.datasource.reader_calls import Call, Task
 
 
 def serve(pipe: Connection) -> None:

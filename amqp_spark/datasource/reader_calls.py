@@ -1,0 +1,46 @@
+"""What the process of Spark and a further reader process (:mod:`reader_process`) send each other, pickled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from amqp_spark.connect import Connector
+    from amqp_spark.options import SourceOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a process receives, and how.
+
+    Attributes:
+        options: of the query, with the queues of this process and its share of the bounds.
+        connector: makes its connections.
+        bounded: whether it receives only the messages that are there now (AvailableNow).
+        settings: of Spark, which only the parent of the first process knows.
+    """
+
+    options: SourceOptions
+    connector: Connector
+    bounded: bool
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of Spark: ``latest_offset``, ``partitions`` or ``commit``, with the offsets of the process's queues."""
+
+    name: str
+    offsets: tuple[dict[str, object], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a call: its ``value``, or its ``error``, and the ``report`` of the stream after it."""
+
+    value: object = None
+    error: Exception | None = None
+    report: dict[str, dict[str, object]] | None = None

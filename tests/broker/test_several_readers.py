@@ -1,0 +1,257 @@
+"""Option ``numReaders``: several processes receive the queues of a query; Broker-J, without Spark."""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, cast
+
+import psutil
+import pytest
+
+from amqp_core.errors import AuthenticationFailed, NotFound
+from amqp_spark import crashpoints
+from amqp_spark.connect import connect as connector
+from amqp_spark.datasource.divided_stream import DividedStream
+from amqp_spark.datasource.stream_reader import AmqpStreamReader
+from amqp_spark.errors import OffsetError, ReaderLost
+from amqp_spark.options import SourceOptions
+from tests.broker.stream_support import depth, numbers, publish, subscribers
+from tests.spark.driver import Driver, bodies, dumps
+from tests.spark.reader_support import BodyPlan
+from tests.support.process import wait_until
+from tests.support.query_process import CrashPoints
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from amqp_core.v0_10.client import Client
+    from amqp_spark.arrow.decode import ColumnPlan
+    from tests.spark.driver import Row
+    from tests.support.fixtures import Broker, Connect
+
+pytestmark = [pytest.mark.broker]
+
+KILLED_AT = (
+    crashpoints.RECEIVED_UNPLANNED,
+    crashpoints.END_RETURNED_UNLOGGED,
+    crashpoints.LOGGED_BEFORE_PARTITIONS,
+    crashpoints.PARTITIONS_RETURNED,
+    crashpoints.COMMIT_LOGGED,
+    crashpoints.ACCEPT_UNSENT,
+    crashpoints.ACCEPT_SENT,
+)
+
+
+class Place:
+    """Three queues on the broker, and readers of them."""
+
+    def __init__(self, broker: Broker, client: Client) -> None:
+        self.broker = broker
+        self.client = client
+        run = uuid.uuid4().hex[:8]
+        self.queues = [f"readers-{run}-{name}" for name in "abc"]
+        for queue in self.queues:
+            client.declare_queue(queue)
+        self.made: list[AmqpStreamReader] = []
+
+    def reader(self, **options: Any) -> AmqpStreamReader:
+        """A reader of the three queues with two processes, unless the options say something else."""
+        given = {
+            "url": self.broker.url(),
+            "username": self.broker.username,
+            "password": self.broker.password,
+            "queue": ",".join(self.queues),
+            "numReaders": 2,
+        }
+        plan = cast("ColumnPlan", BodyPlan())
+        self.made.append(AmqpStreamReader(SourceOptions.parse(given | options), plan, connector=connector))
+        return self.made[-1]
+
+    def close(self) -> None:
+        """Stop what runs."""
+        for reader in self.made:
+            reader.stop()
+        for queue in self.queues:
+            self.client.delete_queue(queue)
+
+    def left(self) -> int:
+        """Messages on the broker."""
+        return sum(depth(self.client, queue) for queue in self.queues)
+
+
+@pytest.fixture
+def place(broker: Broker, connect: Connect) -> Iterator[Place]:
+    with closing(Place(broker, connect(heartbeat=0))) as made:
+        yield made
+
+
+def processes(reader: AmqpStreamReader) -> list[psutil.Process]:
+    """The processes that receive, in the order of their queues."""
+    stream = reader._stream
+    assert isinstance(stream, DividedStream)
+    return [psutil.Process(each._process.pid) for each in stream._readers]
+
+
+def of_queue(rows: Sequence[Row], queue: str) -> list[bytes]:
+    """The bodies of a queue, by position."""
+    return [body for _position, body in sorted((row[1], row[2]) for row in rows if row[0] == queue)]
+
+
+def test_available_now_takes_each_message_of_mixed_sizes_once(place: Place) -> None:
+    sizes = random.Random(7)
+    sent = {
+        queue: [body + b"x" * int(10 ** sizes.uniform(0, 5)) for body in numbers(count)]
+        for queue, count in zip(place.queues, (400, 30, 900), strict=True)
+    }
+    for queue, each in sent.items():
+        publish(place.client, queue, each)
+    reader = place.reader(maxBytesPerTrigger="1m", bufferBytes="4m")
+    driver = Driver(reader, available_now=True)
+    most = 0
+    while (rows := driver.trigger()) is not None:
+        most = max(most, sum(len(row[2]) for row in rows))
+    rows = [row for batch in driver.batches for row in batch]
+    assert {queue: of_queue(rows, queue) for queue in place.queues} == sent
+    assert len(rows) == 1330
+    assert most <= 1 << 20
+    assert place.left() == 0
+
+
+def test_a_query_goes_on_and_reports_all_queues(place: Place) -> None:
+    reader = place.reader(numReaders=64, maxMessagesPerTrigger=10)
+    driver = Driver(reader)
+    driver.latest()
+    assert len(processes(reader)) == len(place.queues), "one for each queue at most"
+    for round_ in range(3):
+        for at, queue in enumerate(place.queues):
+            publish(place.client, queue, numbers(7 * at, 100 * round_))
+        driver.rows(21 * (round_ + 1))
+    driver.latest()
+    assert max(map(len, driver.batches)) <= 10
+    assert list(driver.offsets[-1]) == sorted(place.queues)
+    report = reader.reportLatestOffset()
+    assert report is not None
+    assert list(report) == sorted(place.queues)
+    assert [report[queue]["metrics"]["received"] for queue in place.queues] == [0, 21, 42]
+    assert {report[queue]["metrics"]["bufferBytes"] for queue in place.queues} == {128 << 20}
+    reader.commit(driver.offsets[-1])
+    wait_until(lambda: place.left() == 0, "everything is accepted")
+
+
+def test_a_process_that_does_not_answer_holds_up_its_own_queues_only(place: Place) -> None:
+    first, second, third = place.queues
+    driver = Driver(place.reader())
+    for queue in place.queues:
+        publish(place.client, queue, numbers(5))
+    driver.rows(15)
+    one, other = processes(driver.reader)  # of the first and third queue, of the second
+    other.suspend()
+    try:
+        for queue in place.queues:
+            publish(place.client, queue, numbers(5, 5))
+        rows = driver.rows(25)
+    finally:
+        other.resume()
+    assert of_queue(rows, second) == numbers(5)
+    assert of_queue(rows, first) == of_queue(rows, third) == numbers(10)
+    assert of_queue(driver.rows(30), second) == numbers(10)
+    assert one.is_running()
+
+
+def test_a_stop_ends_processes_and_returns_messages(place: Place) -> None:
+    for queue in place.queues:
+        publish(place.client, queue, numbers(50))
+    driver = Driver(place.reader())
+    while {row[0] for row in driver.until(bool)} != set(place.queues):
+        driver.trigger()
+    running = processes(driver.reader)
+    driver.reader.stop()
+    assert not any(each.is_running() for each in running)
+    assert [subscribers(place.client, queue) for queue in place.queues] == [0, 0, 0]
+    again = Driver(place.reader(), driver)
+    seen = {(row[0], row[2]) for row in again.until(lambda rows: len({(r[0], r[2]) for r in rows}) == 150)}
+    assert len(seen) == 150
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_stop_interrupts_a_process_that_waits(place: Place, bounded: bool) -> None:
+    driver = Driver(place.reader(), available_now=bounded)
+    assert driver.trigger() is None
+    running = processes(driver.reader)
+    driver.reader.stop()
+    assert not any(each.is_running() for each in running)
+
+
+@pytest.mark.parametrize("point", KILLED_AT)
+def test_a_killed_process_ends_the_query_and_loses_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    points = CrashPoints()
+    monkeypatch.setenv(crashpoints.VARIABLE, str(points.directory))  # this process has read it, and is not killed
+    for queue in place.queues:
+        publish(place.client, queue, numbers(60))
+    driver = Driver(place.reader(maxMessagesPerTrigger=24))
+    driver.trigger_until_rows()
+    points.arm(point, action="kill")
+    with pytest.raises(ReaderLost, match=r"AMQP_READER_LOST.* was ended by SIGKILL.*'readers-"):
+        for number in range(2000):
+            publish(place.client, place.queues[number % 3], numbers(1, 60 + number // 3))
+            driver.trigger()
+    driver.reader.stop()
+    points.close()
+    again = Driver(place.reader(), driver)
+    rows = [row for batch in driver.batches for row in batch]
+    rows += again.restart_batch() or []
+    wanted = {(queue, body) for at, queue in enumerate(place.queues) for body in numbers(_sent(number, at))}
+    while not wanted <= {(row[0], row[2]) for row in rows}:
+        rows += again.trigger() or []
+    assert {(row[0], row[2]) for row in rows} == wanted
+
+
+def _sent(last: int, at: int) -> int:
+    """Messages of the queue ``at`` when messages with the numbers up to ``last`` are sent, one after the other."""
+    return 60 + len(range(at, last + 1, 3))
+
+
+def test_processes_end_with_the_one_that_started_them(place: Place) -> None:
+    import os
+
+    driver = Driver(place.reader())
+    driver.latest()
+    for each in processes(driver.reader):
+        each.terminate()
+        each.wait(10)
+    with pytest.raises(ReaderLost, match="ended with status 0"):
+        driver.latest()
+
+
+def test_errors_are_those_of_one_process(place: Place) -> None:
+    driver = Driver(place.reader(queue=f"{place.queues[0]},nowhere"))
+    with pytest.raises(NotFound, match=r"AMQP_QUEUE_NOT_FOUND.*'nowhere'"):
+        driver.rows(1)
+    with pytest.raises(AuthenticationFailed):
+        Driver(place.reader(password="wrong")).rows(1)
+
+
+def test_offsets_of_other_queues_are_refused(place: Place) -> None:
+    reader = place.reader()
+    driver = Driver(reader)
+    with pytest.raises(OffsetError, match="AMQP_OFFSET_QUEUES_CHANGED"):
+        reader.latestOffset({**driver.initial, "other": {"position": 0, "version": 1}}, driver.limit)
+    with pytest.raises(OffsetError, match="AMQP_OFFSET_QUEUES_CHANGED"):
+        reader.commit({})
+
+
+def test_what_executors_get_has_no_login(place: Place) -> None:
+    publish(place.client, place.queues[1], numbers(3))
+    driver = Driver(place.reader(password=place.broker.password))
+    driver.rows(3)
+    sent = dumps([driver.reader, *driver.last_partitions])
+    assert place.broker.password.encode() not in sent
+    for each in processes(driver.reader):
+        shown = json.dumps([each.cmdline(), each.environ()])
+        assert f'"{place.broker.password}"' not in shown
+    assert bodies(driver.batches[-1]) == numbers(3)
