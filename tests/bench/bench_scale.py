@@ -1,7 +1,7 @@
 """``scale``: what each part of a query costs per message, from 1, 2 and 4 queues, with executors in JVMs of their own.
 
 From that follows how many rows/s more cores can have, with the broker elsewhere: the parts together cannot use more
-than all cores, and the reader process, one Python, not more than one. Measured with Broker-J, and with a broker that
+than all cores, and each reader process, one Python, not more than one. Measured with Broker-J, and with a broker that
 only replays (:mod:`tests.bench.replay`), which leaves the machine to the query; it frames messages as qpidd does.
 """
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from tests.bench.environment import Step
     from tests.bench.queries import Drained
 
-QUEUES: Final = (1, 2, 4)
+QUERIES: Final = ((1, 1), (2, 1), (4, 1), (4, 4))
+"""Numbers of queues and of readers (option ``numReaders``)."""
 CORES: Final = (8, 32)
 WARM_QUERIES: Final = 3
 _ROLES: Final = {"reader": "reader", "workers": "workers", "executors": "executor_jvms", "jvm": "driver_jvm"}
@@ -27,16 +28,18 @@ _ROLES: Final = {"reader": "reader", "workers": "workers", "executors": "executo
 
 @dataclass(frozen=True)
 class Row:
-    """Medians of one number of queues on one broker: rows/s, and microseconds of processor time per message."""
+    """Medians of one number of queues and readers on one broker: rows/s, and microseconds of processor time per
+    message, of all readers together."""
 
+    readers: int
     rows_per_s: float
     parts_us: dict[str, float]
     broker_us: float
 
     @property
     def reader_rows_per_s(self) -> float:
-        """The most that one reader process can pass on, if it uses one core."""
-        return 1e6 / self.parts_us["reader"]
+        """The most that the reader processes can pass on, if each uses one core."""
+        return self.readers * 1e6 / self.parts_us["reader"]
 
     def bound(self, cores: int) -> float:
         """The most rows/s that so many cores can have, besides those of the broker."""
@@ -60,15 +63,15 @@ def run(env: Environment) -> list[Result]:
 
 
 def measure(env: Environment) -> list[Result]:
-    """Measure all rows; the value is what one reader process can pass on from most queues if the broker never waits."""
+    """Measure all rows; the value is what the most readers can pass on from most queues if the broker never waits."""
     rounds = env.sizes.rounds
-    table: dict[str, dict[int, Row]] = {}
-    with replay.ReplayBroker() as broker, env.progress("scale", 2 * (1 + rounds * len(QUEUES))) as step:
+    table: dict[str, dict[tuple[int, int], Row]] = {}
+    with replay.ReplayBroker() as broker, env.progress("scale", 2 * (1 + rounds * len(QUERIES))) as step:
         replaying = Environment(sizes=env.sizes, given_broker=broker, given_spark=env.spark, quiet=True, warms=False)
         with replaying:
             table["replay"] = _rows(replaying, step, replays=True)
         table["Broker-J"] = _rows(env, step, replays=False)
-    most = QUEUES[-1]
+    most = QUERIES[-1]
     return [
         Result(
             name="scale",
@@ -77,45 +80,48 @@ def measure(env: Environment) -> list[Result]:
             higher_is_better=True,
             detail={"messages": env.sizes.messages}
             | {
-                f"{name}, {queues} queue(s)": row.shown()
+                f"{name}, {queues} queue(s), {readers} reader(s)": row.shown()
                 for name, rows in table.items()
-                for queues, row in rows.items()
+                for (queues, readers), row in rows.items()
             },
         )
     ]
 
 
-def _rows(env: Environment, step: Step, *, replays: bool) -> dict[int, Row]:
-    """Alternate the numbers of queues."""
+def _rows(env: Environment, step: Step, *, replays: bool) -> dict[tuple[int, int], Row]:
+    """Alternate the numbers of queues and readers."""
     count, rounds = env.sizes.messages, env.sizes.rounds
     for _ in range(WARM_QUERIES if rounds > 1 else 1):
-        _drain(env, 1, env.sizes.warm_messages, [], replays=replays)
+        _drain(env, QUERIES[0], env.sizes.warm_messages, [], replays=replays)
     step("warm")
-    drained: dict[int, list[Drained]] = {queues: [] for queues in QUEUES}
-    broker: dict[int, list[float]] = {queues: [] for queues in QUEUES}
+    drained: dict[tuple[int, int], list[Drained]] = {query: [] for query in QUERIES}
+    broker: dict[tuple[int, int], list[float]] = {query: [] for query in QUERIES}
     for _ in range(rounds):
-        for queues in QUEUES:
-            found = _drain(env, queues, count, broker[queues], replays=replays)
-            drained[queues].append(found)
-            step(f"{queues} queue(s) {found.rows / found.query_s:,.0f}/s")
+        for query in QUERIES:
+            found = _drain(env, query, count, broker[query], replays=replays)
+            drained[query].append(found)
+            step(f"{query[0]} queue(s), {query[1]} reader(s) {found.rows / found.query_s:,.0f}/s")
 
-    def row(queues: int) -> Row:
-        found = drained[queues]
+    def row(query: tuple[int, int]) -> Row:
+        found = drained[query]
         rows = found[0].rows
         return Row(
+            readers=query[1],
             rows_per_s=rows / middle([each.query_s for each in found]),
             parts_us={
                 name: middle([getattr(each.spent, role) for each in found]) / rows * 1e6
                 for role, name in _ROLES.items()
             },
-            broker_us=middle(broker[queues]) / rows * 1e6,
+            broker_us=middle(broker[query]) / rows * 1e6,
         )
 
-    return {queues: row(queues) for queues in QUEUES}
+    return {query: row(query) for query in QUERIES}
 
 
-def _drain(env: Environment, queues: int, count: int, broker: list[float], *, replays: bool) -> Drained:
-    """Drain ``count`` messages from so many queues together."""
+def _drain(env: Environment, query: tuple[int, int], count: int, broker: list[float], *, replays: bool) -> Drained:
+    """Drain ``count`` messages from so many queues together, by so many readers."""
+    queues, readers = query
+    options = {"numReaders": f"{readers}"}
     each = count // queues
     with ExitStack() as stack:
         if replays:
@@ -125,7 +131,7 @@ def _drain(env: Environment, queues: int, count: int, broker: list[float], *, re
             for name in names:
                 env.fill(name, each, body_bytes=BODY_BYTES)
         with processor.of_broker(env, broker):
-            found = queries.drain(env, ",".join(names), each * queues, removes=False)
+            found = queries.drain(env, ",".join(names), each * queues, options=options, removes=False)
         for name in names:
             if left := env.depth(name):
                 raise RuntimeError(f"the query left {left} messages in {name}")

@@ -72,6 +72,7 @@ READER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 """In the command line of reader processes."""
 _ROLES: Final = {
     READER: "reader",
+    "amqp_spark.datasource.reader_process": "reader",  # with option numReaders
     "pyspark.worker": "workers",
     "org.apache.spark.deploy.SparkSubmit": "jvm",
     "org.apache.spark.executor.CoarseGrainedExecutorBackend": "executors",
@@ -85,7 +86,7 @@ class Spent:
     """Seconds of processor time, user and system together, of the processes that work on a query.
 
     Attributes:
-        reader: of the reader process.
+        reader: of the reader process, or of all of them.
         workers: of the Python workers of executors.
         jvm: of the driver's JVM, which is the executor, too, in local mode.
         executors: of the JVMs of executors in processes of their own.

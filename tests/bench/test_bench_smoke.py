@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -110,11 +111,14 @@ def test_every_benchmark_has_a_test() -> None:
     assert tested >= bench.BENCHMARKS.keys()
 
 
-def test_more_cores_help_until_the_reader_fills_one() -> None:
-    row = bench_scale.Row(rows_per_s=1.0, parts_us={"reader": 0.5, "workers": 1.0, "jvms": 2.5}, broker_us=9.0)
+def test_more_cores_help_until_each_reader_fills_one() -> None:
+    row = bench_scale.Row(
+        readers=1, rows_per_s=1.0, parts_us={"reader": 0.5, "workers": 1.0, "jvms": 2.5}, broker_us=9.0
+    )
     assert row.bound(1) == 250_000
     assert row.bound(4) == 1_000_000
     assert row.bound(32) == row.reader_rows_per_s == 2_000_000
+    assert replace(row, readers=4).bound(32) == 8_000_000
 
 
 @pytest.mark.broker
