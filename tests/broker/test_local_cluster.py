@@ -80,6 +80,31 @@ def test_a_cluster_reads_every_message(
     assert len(query.batches()) >= 3
 
 
+def test_executors_pull_from_several_readers(
+    cluster: QueryProcess, broker: Broker, connect: Connect, queue: str, tmp_path: Path
+) -> None:
+    client = connect(heartbeat=0)
+    sent = [number + b"x" * 1000 for number in numbers(6000)]
+    queues = [queue, f"{queue}-second"]
+    client.declare_queue(queues[1])
+    publish(client, queues[0], sent[:4000])
+    publish(client, queues[1], sent[4000:])
+    options = {
+        "url": broker.url(),
+        "username": broker.username,
+        "password": broker.password,
+        "queue": ",".join(queues),
+        "numReaders": "2",
+        "transfer": "pull",
+        "maxBytesPerTrigger": "4m",
+    }
+    query = Query(name="several", options=options, directory=tmp_path, schema="body BINARY")
+    cluster.drain([query])
+    assert sorted(row["body"] for row in query.rows()) == sent
+    assert [depth(client, each) for each in queues] == [0, 0]
+    client.delete_queue(queues[1])
+
+
 @pytest.mark.thorough
 def test_a_cluster_that_encrypts_pulls_what_is_encrypted(
     broker: Broker, connect: Connect, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

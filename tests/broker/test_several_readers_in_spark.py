@@ -51,8 +51,14 @@ def stream(spark: SparkSession, broker: Broker, tmp_path: Path) -> Stream:
 
 def further(parent: psutil.Process) -> list[psutil.Process]:
     """The further reader processes below a process."""
-    name = "amqp_spark.datasource.reader_process"
-    return [child for child in parent.children(recursive=True) if name in child.cmdline()]
+    return [child for child in parent.children(recursive=True) if is_further(child)]
+
+
+def is_further(process: psutil.Process) -> bool:
+    try:
+        return "amqp_spark.datasource.reader_process" in process.cmdline()
+    except psutil.Error:  # it has ended
+        return False
 
 
 def test_large_and_small_batches_of_all_queues_come_once(stream: Stream, client: Client, queues: list[str]) -> None:
@@ -82,9 +88,9 @@ def test_a_query_that_is_stopped_accepts_its_last_batch_if_it_is_committed(
     finally:
         query.stop()
     assert sorted(stream.bodies()) == numbers(60), "of all processes, and not an interval later"
-    wait_until(lambda: not any(subscribers(client, queue) for queue in queues), "the processes have gone")
+    wait_until(lambda: not further(psutil.Process()), "the processes have gone")
+    wait_until(lambda: not any(subscribers(client, queue) for queue in queues), "the broker has seen it")
     assert [depth(client, queue) for queue in queues] == ([0, 0, 0] if told else [20, 20, 20])
-    assert further(psutil.Process()) == []
 
 
 def test_an_error_of_a_process_is_that_of_the_query(stream: Stream, queues: list[str]) -> None:
