@@ -9,7 +9,6 @@ process, so that the offsets of the query are those of its parts together.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -240,5 +239,5 @@ class _Reader:
         except subprocess.TimeoutExpired:
             how = "closed its pipe"
         else:
-            how = f"ended with status {status}" if status >= 0 else f"was ended by {signal.Signals(-status).name}"
+            how = f"ended with status {status}" if status >= 0 else f"was ended by signal {-status}"
         return ReaderLost(SparkCondition.READER_LOST(queues=", ".join(map(repr, self._queues)), how=how))

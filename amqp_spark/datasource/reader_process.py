@@ -7,13 +7,13 @@ closed: messages that were not accepted go back to the broker.
 
 from __future__ import annotations
 
-import pickle
 import signal
 import sys
 import traceback
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
+from amqp_core.errors import AmqpError
 from amqp_spark.datasource import driver_env
 from amqp_spark.datasource.at_least_once import AtLeastOncePolicy
 from amqp_spark.datasource.micro_batch_stream import MicroBatchStream
@@ -56,12 +56,8 @@ def serve(pipe: Connection) -> None:
 
 
 def sent(error: Exception) -> Exception:
-    """An error as it can be pickled, with where it was raised, if it is none of ours."""
-    try:
-        copy = pickle.loads(pickle.dumps(error))  # noqa: S301  it was made here
-    except Exception:  # noqa: BLE001  whatever an error of a library does when it is pickled
-        copy = None
-    if type(copy) is type(error) and str(copy) == str(error):
+    """An error as the first process raises it: ours as it is, another one as text, with where it was raised."""
+    if isinstance(error, AmqpError):
         return error
     return RuntimeError("".join(traceback.format_exception(error)).rstrip())
 

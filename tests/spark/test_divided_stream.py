@@ -67,28 +67,26 @@ def test_options_that_need_one_reader_are_refused(given: dict[str, Any], text: s
         options(**given)
 
 
-class Unfit(Exception):
-    """Cannot be made again from its pickle."""
-
-    def __init__(self, one: str, two: str) -> None:
-        super().__init__(f"{one} and {two}")
-
-
 @pytest.mark.parametrize(
     "error",
     [
         NotFound(404, None, "the queue is missing"),
-        ReaderLost(SparkCondition.READER_LOST(queues="'q'", how="was ended by SIGKILL")),
-        ValueError(3),
+        ReaderLost(SparkCondition.READER_LOST(queues="'q'", how="was ended by signal 9")),
     ],
 )
-def test_errors_are_sent_as_they_are(error: Exception) -> None:
+def test_errors_of_ours_are_sent_as_they_are(error: Exception) -> None:
     assert sent(error) is error
     copy = pickle.loads(pickle.dumps(sent(error)))
     assert (type(copy), str(copy)) == (type(error), str(error))
 
 
-def test_an_error_that_cannot_be_sent_is_sent_as_text() -> None:
-    error = sent(Unfit("this", "that"))
+def test_an_error_that_is_none_of_ours_is_sent_as_text() -> None:
+    def fail() -> None:
+        raise KeyError("a defect")
+
+    with pytest.raises(KeyError) as raised:
+        fail()
+    error = sent(raised.value)
     assert type(error) is RuntimeError
-    assert "Unfit: this and that" in str(error)
+    assert "in fail" in str(error)
+    assert str(error).endswith("KeyError: 'a defect'")
