@@ -6,6 +6,7 @@ import json
 import random
 import uuid
 from contextlib import closing
+from threading import Timer
 from typing import TYPE_CHECKING, Any, cast
 
 import psutil
@@ -215,6 +216,97 @@ def test_a_killed_process_ends_the_query_and_loses_nothing(
     while not wanted <= {(row[0], row[2]) for row in rows}:
         rows += again.trigger() or []
     assert {(row[0], row[2]) for row in rows} == wanted
+
+
+def test_at_most_once_repeats_nothing(place: Place) -> None:
+    for queue in place.queues:
+        publish(place.client, queue, numbers(50))
+    driver = Driver(place.reader(deliveryGuarantee="at-most-once", maxMessagesPerTrigger=20), available_now=True)
+    rows = [row for _ in range(3) for row in driver.trigger() or []]
+    driver.reader.stop()
+    again = Driver(place.reader(deliveryGuarantee="at-most-once"), driver, available_now=True)
+    while (batch := again.trigger()) is not None:
+        rows += batch
+    assert 0 < len(rows) == len({(row[0], row[2]) for row in rows}) <= 150
+    assert place.left() == 0
+
+
+def test_a_message_that_does_not_fit_is_rejected_by_its_own_process(place: Place) -> None:
+    for queue in place.queues:
+        publish(place.client, queue, [b"good", b"bad", b"better"])
+    driver = Driver(place.reader(mode="REJECT"), available_now=True)
+    while driver.trigger() is not None:
+        pass
+    rows = [row for batch in driver.batches for row in batch]
+    assert [of_queue(rows, queue) for queue in place.queues] == [[b"good", b"better"]] * 3
+    report = driver.reader.reportLatestOffset()
+    assert report is not None
+    assert [report[queue]["metrics"]["rejected"] for queue in sorted(place.queues)] == [1, 1, 1]
+    assert place.left() == 0
+
+
+def test_a_checkpoint_goes_on_with_another_number_of_processes(place: Place) -> None:
+    rows: list[Row] = []
+    driver = None
+    for round_, readers in enumerate((1, 3, 2, 1)):
+        for queue in place.queues:
+            publish(place.client, queue, numbers(20, 20 * round_))
+        driver = Driver(place.reader(numReaders=readers, maxMessagesPerTrigger=24), driver)
+        rows += driver.restart_batch() or []
+        wanted = 60 * (round_ + 1)
+        while len({(row[0], row[2]) for row in rows}) < wanted:
+            rows += driver.trigger() or []
+        publish(place.client, place.queues[0], [b"not committed %d" % round_])
+        while driver.trigger(fail=True) is None:
+            pass
+        driver.reader.stop()
+    driver = Driver(place.reader(), driver, available_now=True)
+    assert driver.restart_batch() == [], "the broker sends its messages again"
+    while (batch := driver.trigger()) is not None:
+        rows += batch
+    assert len({row[2] for row in rows if row[2].startswith(b"not")}) == 4
+    assert place.left() == 0
+
+
+def test_processes_that_pause_at_random_lose_nothing_and_repeat_nothing(place: Place) -> None:
+    moments = random.Random(11)
+    driver = Driver(place.reader(numReaders=3, maxMessagesPerTrigger=30))
+    driver.trigger()
+    running = processes(driver.reader)
+    sent = dict.fromkeys(place.queues, 0)
+    for _ in range(150):
+        queue = moments.choice(place.queues)
+        count = moments.randrange(20)
+        publish(place.client, queue, numbers(count, sent[queue]))
+        sent[queue] += count
+        stopped = moments.choice(running)
+        stopped.suspend()
+        Timer(0.02 * moments.random(), stopped.resume).start()
+        driver.trigger()
+    rows = driver.until(lambda found: len(found) >= sum(sent.values()))
+    assert {queue: of_queue(rows, queue) for queue in place.queues} == {
+        queue: numbers(count) for queue, count in sent.items()
+    }
+    for queue in place.queues:
+        assert sorted(row[1] for row in rows if row[0] == queue) == list(range(sent[queue]))
+    driver.latest()
+    wait_until(lambda: place.left() == 0, "everything is accepted")
+
+
+def test_what_the_processes_hold_is_bounded(place: Place) -> None:
+    sizes = random.Random(3)
+    sent = {queue: [b"x" * int(10 ** sizes.uniform(1, 5.5)) for _ in range(300)] for queue in place.queues}
+    for queue, each in sent.items():
+        publish(place.client, queue, each)
+    driver = Driver(place.reader(numReaders=3, bufferBytes="6m", maxBytesPerTrigger="3m"))
+    most = 0
+    rows = 0
+    while rows < 900:
+        rows += len(driver.trigger() or ())
+        report = driver.reader.reportLatestOffset() or {}
+        most = max(most, sum(each["metrics"]["heldBytes"] for each in report.values()))
+    assert sum(len(body) for each in sent.values() for body in each) > 4 * (6 << 20), "more than fits"
+    assert most <= (6 << 20) + 3 * 400_000, "each process may hold one message more"
 
 
 def test_a_process_that_was_ended_ends_the_query(place: Place) -> None:
