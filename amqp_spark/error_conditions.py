@@ -233,8 +233,8 @@ class SparkCondition(Condition):
         "Use the checkpoint of this query.",
         "A batch is held from its planning until Spark has committed it, by the process that planned it.")
     READER_LOST = (
-        "A reader process of the query {how}; it received from {queues}.",
-        "Start the query again.",
+        "A reader process of the query, for {queues}, {how}.",
+        "Start the query again; lower option numReaders if it repeats.",
         "Option numReaders has the query receive in several processes. The broker keeps all messages that were not "
         "accepted. Look for the cause above in the driver's log, or whether the machine ran out of memory.")
     CHECKPOINT_OF_EXACTLY_ONCE = (

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from amqp_spark.datasource import driver_env
+from amqp_spark.datasource.micro_batch_stream import IDLE_CALL_SECONDS, early_batch, key
 from amqp_spark.datasource.reader_calls import Call, Task
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import ReaderLost
@@ -31,11 +32,14 @@ if TYPE_CHECKING:
     from amqp_spark.datasource.reader_calls import Answer
     from amqp_spark.options import SourceOptions
 
-OTHERS_SECONDS: Final = 0.005
-"""How long a batch of one process waits for those of the others, which may wait for messages themselves."""
+ANSWER_SECONDS: Final = 0.5
+"""How long a call waits for a process that does not answer: a healthy one answers at once, and when Spark polls in
+:data:`.IDLE_WAIT_SECONDS`."""
+OTHERS_POLLED_SECONDS: Final = 0.005
+"""How long a batch of one process waits for the others while Spark polls, so that they wait for messages themselves."""
 OTHERS_BOUNDED_SECONDS: Final = 0.2
-"""The same with AvailableNow, where processes fill their batches."""
-STOP_SECONDS: Final = 10.0
+"""How long it waits for the others with AvailableNow, where they wait until they have whole batches."""
+STOP_SECONDS: Final = 13.0
 """How long a process may take to stop."""
 
 Offsets = dict[str, object]
@@ -63,21 +67,36 @@ class DividedStream:
 
     def __init__(self, options: SourceOptions, connector: Connector, *, bounded: bool) -> None:
         self._options = options
-        self._patience = OTHERS_BOUNDED_SECONDS if bounded else OTHERS_SECONDS
+        self._bounded = bounded
         self._watch = driver_env.watch_parent()
         if options.query_checkpoint is not None:
             driver_env.stop_in_order()
         settings = driver_env.spark_settings()
-        self._readers = [_Reader(Task(part, connector, bounded, settings)) for part in parts(options)]
+        self._readers: list[_Reader] = []
+        try:
+            for part in parts(options):
+                self._readers.append(_Reader(Task(part, connector, bounded, settings, os.getpid())))
+        except BaseException:
+            self.stop()
+            raise
+        self._uncommitted: set[str] = set()
+        """Ends that were offered to Spark and not committed."""
+        self._last_idle = float("-inf")
         self._begins = True
         """Whether Spark has not yet asked for new messages."""
 
     def latest_offset(self, start: Mapping[str, object]) -> dict:  # type: ignore[type-arg]
         """See :meth:`AmqpStreamReader.latestOffset`. A process that has no answer in time gives it to a later call."""
         parse_offsets(start, self._options.queues)
+        begun = time.monotonic()
+        patience = OTHERS_BOUNDED_SECONDS if self._bounded else ANSWER_SECONDS
+        if begun - self._last_idle < IDLE_CALL_SECONDS and not self._bounded:
+            patience = OTHERS_POLLED_SECONDS
         for reader in self._readers:
             reader.ask(start)
-        until: float | None = None
+        # The first call waits for all: with an interval trigger, the next one comes an interval later.
+        until = None if self._bounded or self._begins else begun + ANSWER_SECONDS
+        has_news = False
         while waiting := {reader.pipe: reader for reader in self._readers if reader.asked}:
             left = None if until is None else max(0.0, until - time.monotonic())
             answered = wait(list(waiting), left)
@@ -85,29 +104,38 @@ class DividedStream:
                 break
             for pipe in answered:
                 waiting[cast("Connection", pipe)].take_answer()
-            # The first call waits for all: with an interval trigger, the next one comes an interval later.
-            if until is None and not self._begins and any(reader.has_news for reader in self._readers):
-                until = time.monotonic() + self._patience
+            if not (has_news or self._begins) and any(reader.has_news for reader in self._readers):
+                has_news, until = True, time.monotonic() + patience
         self._begins = False
         end = dict(start)
         for reader in self._readers:
             end |= reader.give()
+        if end == start:
+            self._last_idle = time.monotonic()
+        else:
+            self._uncommitted.add(key(parse_offsets(end, self._options.queues)))
         return end
 
     def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[InputPartition]:
         """See :meth:`AmqpStreamReader.partitions`."""
-        for offsets in (start, end):
-            parse_offsets(offsets, self._options.queues)
+        starts = parse_offsets(start, self._options.queues)
+        parse_offsets(end, self._options.queues)
+        if start != end and key(starts) in self._uncommitted:
+            raise early_batch()
         with_batch = [reader for reader in self._readers if reader.of(start) != reader.of(end)]
-        for reader in with_batch:
-            reader.call("partitions", reader.of(start), reader.of(end))
+        for reader in self._readers:
+            if reader in with_batch:
+                reader.call("partitions", reader.of(start), reader.of(end))
+            elif not reader.begun:  # a batch of an earlier run comes first: all receive from now on
+                reader.call("begin", reader.of(end))
+                reader.answer()
         return [partition for reader in with_batch for partition in cast("list[InputPartition]", reader.answer())]
 
     def commit(self, end: Mapping[str, object]) -> None:
         """See :meth:`AmqpStreamReader.commit`."""
-        parse_offsets(end, self._options.queues)
-        for reader in self._readers:
-            reader.commit(reader.of(end))
+        self._uncommitted.discard(key(parse_offsets(end, self._options.queues)))
+        for reader in [reader for reader in self._readers if reader.commit(reader.of(end))]:
+            reader.answer()
 
     def report(self) -> dict | None:  # type: ignore[type-arg]
         """See :meth:`AmqpStreamReader.reportLatestOffset`: as each process had it when it answered last."""
@@ -130,8 +158,13 @@ class DividedStream:
 
 
 class _Reader:
-    """A further process: whether it was ``asked`` for a batch and has not answered, and its last ``report``. It begins
-    to receive with its first call."""
+    """A further process, which begins to receive with its first call.
+
+    Attributes:
+        begun: whether it has a call.
+        asked: whether it was asked for a batch and has not answered.
+        report: its last one.
+    """
 
     def __init__(self, task: Task) -> None:
         self._queues = task.options.queues
@@ -140,14 +173,18 @@ class _Reader:
         # The reader's own search path: Spark extends it after the start. The options, with the login, are in the pipe.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         with other:
-            self._process = subprocess.Popen(  # noqa: S603  our own program
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(other.fileno(),),
-            )
-        self.asked = False
+            try:
+                self._process = subprocess.Popen(  # noqa: S603  our own program
+                    command,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(other.fileno(),),
+                )
+            except OSError as error:
+                self.pipe.close()
+                raise self._error(f"could not be started: {error.strerror or error}") from error
+        self.begun = self.asked = False
         self.report: dict[str, dict[str, Any]] | None = None
         self._start: Offsets = {}
         self._found: Offsets | None = None
@@ -166,11 +203,18 @@ class _Reader:
         return self._found is not None and self._found != self._start
 
     def ask(self, start: Mapping[str, object]) -> None:
-        """Call for a batch, if there is neither a call nor an answer: its start moves with its own answers only."""
+        """Call for a batch, if there is neither a call nor a batch: its start moves with its own answers only.
+
+        An answer that there is none is as old as its call, and asked for again.
+        """
+        if self.asked and self.pipe.poll():
+            self.take_answer()
+        if self._found is not None and not self.has_news:
+            self._found = None
         if not self.asked and self._found is None:
             self._start = self.of(start)
             self._send(Call("latest_offset", (self._start,)))
-            self.asked = True
+            self.begun = self.asked = True
 
     def take_answer(self) -> None:
         """Wait for the answer to the call for a batch, if there is one."""
@@ -179,28 +223,30 @@ class _Reader:
             self._found = cast("Offsets", self.answer())
             if self._waiting_commit is not None:
                 committed, self._waiting_commit = self._waiting_commit, None
-                self.commit(committed)
+                if self.commit(committed):
+                    self.answer()
 
     def give(self) -> Offsets:
         """The end of its batch, for Spark; its start if it has none, nothing if it has not answered."""
         found, self._found = self._found, None
         return found or {}
 
-    def commit(self, end: Offsets) -> None:
-        """Pass on a commit of Spark, unless it is the last one again. A process that has not answered accepts already,
-        since it was asked with these offsets, and gets the call after its answer."""
+    def commit(self, end: Offsets) -> bool:
+        """Pass on a commit of Spark, unless it is the last one again; return whether the process will answer. One that
+        has not answered accepts already, since it was asked with these offsets, and gets the call after its answer."""
         if end == self._committed:
-            return
+            return False
         if self.asked:
             self._waiting_commit = end
-            return
+            return False
         self._committed = end
         self.call("commit", end)
-        self.answer()
+        return True
 
     def call(self, name: str, *offsets: Offsets) -> None:
         """Make another call; its :meth:`answer` must be taken."""
         self.take_answer()
+        self.begun = True
         self._send(Call(name, offsets))
 
     def answer(self) -> object:
@@ -240,4 +286,7 @@ class _Reader:
             how = "closed its pipe"
         else:
             how = f"ended with status {status}" if status >= 0 else f"was ended by signal {-status}"
+        return self._error(how)
+
+    def _error(self, how: str) -> ReaderLost:
         return ReaderLost(SparkCondition.READER_LOST(queues=", ".join(map(repr, self._queues)), how=how))

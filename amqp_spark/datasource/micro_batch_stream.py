@@ -95,7 +95,7 @@ class DeliveryPolicy(Protocol):
 
 class MicroBatchStream:
     """One run of a reader. Used by one thread; the pull endpoint calls its policy and its ranges from others.
-    ``settings``: of Spark, if the parent of this process is not its driver."""
+    ``settings``, ``watch``: settings of Spark and the watch of the parent process, where that is not Spark's driver."""
 
     def __init__(
         self,
@@ -104,6 +104,7 @@ class MicroBatchStream:
         *,
         bounded: bool,
         settings: Mapping[str, str] | None = None,
+        watch: driver_env.ParentWatch | None = None,
     ) -> None:
         self._options = options
         self._policy = policy
@@ -111,7 +112,7 @@ class MicroBatchStream:
         self._planned = PlannedRanges(policy.receiver.held.changed, policy.buffer_of)
         self._bounded = bounded
         self._settings = driver_env.spark_settings() if settings is None else settings
-        self._watch = driver_env.watch_parent(os.getppid())
+        self._watch = driver_env.watch_parent(os.getppid()) if watch is None else watch
         if options.query_checkpoint is not None:
             driver_env.stop_in_order()
         self._connecting_s = consumer_setup.longest_seconds(options)
@@ -122,6 +123,10 @@ class MicroBatchStream:
         self._last_batch = time.monotonic()
         self._begins = True
         """Whether Spark has not yet asked for new messages."""
+
+    def begin(self, offsets: Mapping[str, object]) -> None:
+        """Begin to receive, at offsets of Spark, which has no other call yet: what is there now counts as such."""
+        self._start(parse_offsets(offsets, self._options.queues))
 
     def latest_offset(self, start: Mapping[str, object]) -> dict:  # type: ignore[type-arg]
         """See :meth:`AmqpStreamReader.latestOffset`."""
@@ -170,13 +175,7 @@ class MicroBatchStream:
         ends = parse_offsets(end, self._options.queues)
         self._start(ends)
         if start != end and key(starts) in self._uncommitted:
-            raise UnsupportedModeError(
-                SparkCondition.MODE_UNSUPPORTED(
-                    mode="Asynchronous progress tracking",
-                    reason="the query begins a batch before the one before is committed, so messages could be lost",
-                    alternative="asyncProgressTrackingEnabled=false",
-                )
-            )
+            raise early_batch()
         planned = self._planned
         ranges = self._policy.ranges(starts, ends)
         size = sum(planned.bytes_of(each.queue, each.epoch, each.begin, each.end) for each in ranges)
@@ -285,6 +284,17 @@ class _RejectsOnly:
     def chunks(self, queue: str, epoch: int, begin: int, end: int) -> Sequence[Chunk]:
         reason = f"queue {queue!r}: this query ships its batches inside partitions and serves none"
         raise TransferError(SparkCondition.TRANSFER_REFUSED(reason=reason))
+
+
+def early_batch() -> UnsupportedModeError:
+    """The error for a batch that begins at an end which Spark has not committed."""
+    return UnsupportedModeError(
+        SparkCondition.MODE_UNSUPPORTED(
+            mode="Asynchronous progress tracking",
+            reason="the query begins a batch before the one before is committed, so messages could be lost",
+            alternative="asyncProgressTrackingEnabled=false",
+        )
+    )
 
 
 def key(offsets: Mapping[str, QueueOffset]) -> str:

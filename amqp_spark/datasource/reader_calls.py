@@ -21,17 +21,19 @@ class Task:
         connector: makes its connections.
         bounded: whether it receives only the messages that are there now (AvailableNow).
         settings: of Spark, which only the parent of the first process knows.
+        parent: the first process.
     """
 
     options: SourceOptions
     connector: Connector
     bounded: bool
     settings: Mapping[str, str]
+    parent: int
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of Spark: ``latest_offset``, ``partitions`` or ``commit``, with the offsets of the process's queues."""
+    """A call of Spark: ``begin``, ``latest_offset``, ``partitions`` or ``commit``; offsets of its queues."""
 
     name: str
     offsets: tuple[dict[str, object], ...]

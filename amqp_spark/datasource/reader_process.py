@@ -7,6 +7,8 @@ closed: messages that were not accepted go back to the broker.
 
 from __future__ import annotations
 
+import os
+import pickle
 import signal
 import sys
 import traceback
@@ -29,14 +31,22 @@ def serve(pipe: Connection) -> None:
     """Answer calls until the pipe is closed, or the process is told to end (SIGTERM)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for Spark, which stops the query
     driver_env.stop_in_order()
-    task: Task = pipe.recv()
+    try:
+        task: Task = pipe.recv()
+    except (EOFError, OSError):  # the first process has ended
+        return
+    watch = driver_env.watch_parent(task.parent)
+    if os.getppid() != task.parent:  # its calls may still be in the pipe
+        return
     stream = MicroBatchStream(
         task.options,
         AtLeastOncePolicy(task.options, task.connector),
         bounded=task.bounded,
         settings=task.settings,
+        watch=watch,
     )
     calls: dict[str, Callable[..., object]] = {
+        "begin": stream.begin,
         "latest_offset": stream.latest_offset,
         "partitions": stream.partitions,
         "commit": stream.commit,
@@ -52,12 +62,17 @@ def serve(pipe: Connection) -> None:
     except (EOFError, OSError):  # the first process has ended
         pass
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one that comes now must not interrupt the last accept
         stream.stop()
 
 
 def sent(error: Exception) -> Exception:
     """An error as the first process raises it: ours as it is, another one as text, with where it was raised."""
-    if isinstance(error, AmqpError):
+    try:
+        copy = pickle.loads(pickle.dumps(error))  # noqa: S301  it was made here
+    except Exception:  # noqa: BLE001  whatever an error does when it is pickled
+        copy = None
+    if isinstance(error, AmqpError) and type(copy) is type(error):
         return error
     return RuntimeError("".join(traceback.format_exception(error)).rstrip())
 

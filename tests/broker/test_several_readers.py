@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
+import subprocess
 import uuid
 from contextlib import closing
 from threading import Timer
@@ -15,9 +18,11 @@ import pytest
 from amqp_core.errors import AuthenticationFailed, NotFound
 from amqp_spark import crashpoints
 from amqp_spark.connect import connect as connector
-from amqp_spark.datasource.divided_stream import DividedStream
+from amqp_spark.datasource.divided_stream import DividedStream, _Reader, parts
+from amqp_spark.datasource.reader_calls import Task
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
-from amqp_spark.errors import OffsetError, ReaderLost
+from amqp_spark.errors import OffsetError, ReaderLost, UnsupportedModeError
+from amqp_spark.offsets import dump_offsets, initial_offsets
 from amqp_spark.options import SourceOptions
 from tests.broker.stream_support import depth, numbers, publish, subscribers
 from tests.spark.driver import Driver, bodies, dumps
@@ -89,11 +94,15 @@ def place(broker: Broker, connect: Connect) -> Iterator[Place]:
         yield made
 
 
-def processes(reader: AmqpStreamReader) -> list[psutil.Process]:
-    """The processes that receive, in the order of their queues."""
+def readers_of(reader: AmqpStreamReader) -> list[_Reader]:
     stream = reader._stream
     assert isinstance(stream, DividedStream)
-    return [psutil.Process(each._process.pid) for each in stream._readers]
+    return stream._readers
+
+
+def processes(reader: AmqpStreamReader) -> list[psutil.Process]:
+    """The processes that receive, in the order of their queues."""
+    return [psutil.Process(each._process.pid) for each in readers_of(reader)]
 
 
 def of_queue(rows: Sequence[Row], queue: str) -> list[bytes]:
@@ -205,7 +214,7 @@ def test_a_killed_process_ends_the_query_and_loses_nothing(
             sent[queue] += 1
             driver.trigger()
 
-    with pytest.raises(ReaderLost, match=r"AMQP_READER_LOST.* was ended by signal 9.*'readers-"):
+    with pytest.raises(ReaderLost, match=r"AMQP_READER_LOST.*'readers-.* was ended by signal 9"):
         go_on()
     driver.reader.stop()
     points.close()
@@ -307,6 +316,81 @@ def test_what_the_processes_hold_is_bounded(place: Place) -> None:
         most = max(most, sum(each["metrics"]["heldBytes"] for each in report.values()))
     assert sum(len(body) for each in sent.values() for body in each) > 4 * (6 << 20), "more than fits"
     assert most <= (6 << 20) + 3 * 400_000, "each process may hold one message more"
+
+
+def test_a_batch_before_the_commit_of_another_process_is_refused(place: Place) -> None:
+    first, second, _third = place.queues  # in different processes
+    reader = place.reader()
+    driver = Driver(reader)
+    publish(place.client, first, numbers(3))
+    while (end := driver.latest()) == driver.start:
+        pass
+    driver.offsets.append(end)
+    reader.partitions(driver.initial, end)
+    driver.commits = 1  # as asynchronous progress tracking does: Spark has not called commit
+    publish(place.client, second, numbers(3))
+    while (after := driver.latest()) == end:
+        pass
+    with pytest.raises(UnsupportedModeError, match="Asynchronous progress tracking"):
+        reader.partitions(end, after)
+
+
+def test_an_answer_that_there_is_nothing_is_asked_for_again(place: Place) -> None:
+    first = place.queues[0]
+    driver = Driver(place.reader())
+    driver.trigger()
+    _one, other = processes(driver.reader)
+    other.suspend()
+    try:
+        publish(place.client, first, numbers(5))
+        driver.rows(5)
+    finally:
+        other.resume()
+    waiting = readers_of(driver.reader)[1]
+    assert waiting.asked
+    wait_until(waiting.pipe.poll, "the process to answer")
+    waiting.ask(driver.start)
+    assert waiting.asked, "its answer is as old as its call"
+    publish(place.client, place.queues[1], numbers(5))
+    driver.rows(10)
+
+
+def test_a_batch_of_an_earlier_run_has_all_processes_receive(place: Place) -> None:
+    first = place.queues[0]
+    publish(place.client, first, numbers(5))
+    driver = Driver(place.reader())
+    while driver.trigger(fail=True) is None:
+        pass
+    driver.reader.stop()
+    wait_until(lambda: not any(subscribers(place.client, queue) for queue in place.queues), "the processes have gone")
+    again = Driver(place.reader(), driver, available_now=True)
+    assert again.restart_batch() == []
+    wait_until(lambda: all(subscribers(place.client, queue) for queue in place.queues), "all queues are subscribed")
+    again.rows(5)
+
+
+def test_a_process_whose_parent_has_gone_receives_nothing(place: Place) -> None:
+    (options,) = parts(place.reader(numReaders=1)._options)
+    orphan = _Reader(Task(options, connector, bounded=False, settings={}, parent=1))
+    orphan.ask(dump_offsets(initial_offsets(place.queues)))
+    assert orphan._process.wait(20) == 0
+    orphan.pipe.close()
+
+
+def test_a_process_that_cannot_be_started_ends_the_others(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def popen(*args: Any, **named: Any) -> subprocess.Popen[bytes]:
+        if started:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        started.append(real(*args, **named))
+        return started[0]
+
+    real = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with pytest.raises(ReaderLost, match=r"AMQP_READER_LOST.* could not be started: Resource temporarily unavailable"):
+        Driver(place.reader()).latest()
+    assert started[0].returncode is not None
 
 
 def test_a_process_that_was_ended_ends_the_query(place: Place) -> None:
