@@ -114,14 +114,16 @@ def test_worker_killed(setting: Setting, driver: QueryProcess, guarantee: str, r
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("readers", ["1", "2"])
 @pytest.mark.parametrize("repeat", ROUNDS)
-def test_reader_killed_at_any_moment(setting: Setting, driver: QueryProcess, repeat: int) -> None:
+def test_reader_killed_at_any_moment(setting: Setting, driver: QueryProcess, readers: str, repeat: int) -> None:
     """The same query again and again, over two queues with exclusive subscriptions."""
     moments = random.Random(repeat)
     scenario = prepare(setting, f"any-{uuid.uuid4().hex[:6]}", "", "at-least-once", skip_written=True)
     first, second = scenario.query.name, f"{scenario.query.name}-second"
     setting.client.declare_queue(second)
-    scenario.query.options = {**scenario.query.options, "queue": f"{first},{second}", "exclusive": "true"}
+    several = {"queue": f"{first},{second}", "exclusive": "true", "numReaders": readers}
+    scenario.query.options = {**scenario.query.options, **several}
     for begin in (MESSAGES, 3 * MESSAGES, 5 * MESSAGES):
         fill(setting.client, first, begin, begin + MESSAGES)
         fill(setting.client, second, begin + MESSAGES, begin + 2 * MESSAGES)
