@@ -270,7 +270,8 @@ class SparkCondition(Condition):
         "Nothing was sent to this peer.")
     TRANSFER_PORT_IN_USE = (
         "Option transferPort is {port}, which another program on the driver's machine uses.",
-        "Give each query its own port, remove the option, or set transfer=inline.")
+        "Give each query its own port, remove the option, or set transfer=inline.",
+        "With option numReaders a query takes so many ports, from the one that was given on.")
     TRANSFER_CANNOT_LISTEN = (
         "The pull endpoint cannot listen on {address}: {reason}.",
         "Set transferHost and transferPort to an address and a port of the driver, or set transfer=inline.")

@@ -8,6 +8,7 @@ process, so that the offsets of the query are those of its parts together.
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -89,22 +90,24 @@ class DividedStream:
         """See :meth:`AmqpStreamReader.latestOffset`. A process that has no answer in time gives it to a later call."""
         parse_offsets(start, self._options.queues)
         begun = time.monotonic()
-        patience = OTHERS_BOUNDED_SECONDS if self._bounded else ANSWER_SECONDS
-        if begun - self._last_idle < IDLE_CALL_SECONDS and not self._bounded:
+        patience, until = ANSWER_SECONDS, begun + ANSWER_SECONDS
+        if self._bounded:
+            patience, until = OTHERS_BOUNDED_SECONDS, math.inf
+        elif self._begins:  # it waits for all: with an interval trigger, the next call comes an interval later
+            patience = until = math.inf
+        elif begun - self._last_idle < IDLE_CALL_SECONDS:
             patience = OTHERS_POLLED_SECONDS
         for reader in self._readers:
             reader.ask(start)
-        # The first call waits for all: with an interval trigger, the next one comes an interval later.
-        until = None if self._bounded or self._begins else begun + ANSWER_SECONDS
         has_news = False
         while waiting := {reader.pipe: reader for reader in self._readers if reader.asked}:
-            left = None if until is None else max(0.0, until - time.monotonic())
+            left = None if until == math.inf else max(0.0, until - time.monotonic())
             answered = wait(list(waiting), left)
             if not answered:
                 break
             for pipe in answered:
                 waiting[cast("Connection", pipe)].take_answer()
-            if not (has_news or self._begins) and any(reader.has_news for reader in self._readers):
+            if not has_news and any(reader.has_news for reader in self._readers):
                 has_news, until = True, time.monotonic() + patience
         self._begins = False
         end = dict(start)

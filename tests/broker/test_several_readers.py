@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import socket
 import subprocess
 import uuid
 from contextlib import closing
@@ -21,7 +22,7 @@ from amqp_spark.connect import connect as connector
 from amqp_spark.datasource.divided_stream import DividedStream, _Reader, parts
 from amqp_spark.datasource.reader_calls import Task
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
-from amqp_spark.errors import OffsetError, ReaderLost, UnsupportedModeError
+from amqp_spark.errors import OffsetError, ReaderLost, TransferError, UnsupportedModeError
 from amqp_spark.offsets import dump_offsets, initial_offsets
 from amqp_spark.options import SourceOptions
 from tests.broker.stream_support import depth, numbers, publish, subscribers
@@ -410,6 +411,14 @@ def test_errors_are_those_of_one_process(place: Place) -> None:
         driver.rows(1)
     with pytest.raises(AuthenticationFailed):
         Driver(place.reader(password="wrong")).rows(1)
+
+
+def test_each_process_has_its_own_port(place: Place) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        driver = Driver(place.reader(transfer="pull", transferPort=port - 1, transferHost="127.0.0.1"))
+        with pytest.raises(TransferError, match=f"AMQP_TRANSFER_PORT_IN_USE.* {port}"):
+            driver.rows(1)
 
 
 def test_offsets_of_other_queues_are_refused(place: Place) -> None:
