@@ -28,7 +28,9 @@ from amqp_spark.options import SourceOptions
 from tests.broker.stream_support import depth, numbers, publish, subscribers
 from tests.spark.driver import Driver, bodies, dumps
 from tests.spark.reader_support import BodyPlan
+from tests.support.dial import address, by_way_of
 from tests.support.process import wait_until
+from tests.support.proxy import FaultProxy
 from tests.support.query_process import CrashPoints
 
 if TYPE_CHECKING:
@@ -301,6 +303,31 @@ def test_processes_that_pause_at_random_lose_nothing_and_repeat_nothing(place: P
         assert sorted(row[1] for row in rows if row[0] == queue) == list(range(sent[queue]))
     driver.latest()
     wait_until(lambda: place.left() == 0, "everything is accepted")
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_connections_that_are_cut_lose_nothing(place: Place, bounded: bool) -> None:
+    moments = random.Random(5)
+    for queue in place.queues:
+        publish(place.client, queue, [body + b"x" * 2000 for body in numbers(500)])
+    retry = {"retry.maxDelay": "0.1", "retry.maxAttempts": 1000}
+    with FaultProxy(address(place.broker), record=False) as proxy:
+        reader = place.reader(url=by_way_of(proxy.port, place.broker.url()), maxMessagesPerTrigger=100, **retry)
+        driver = Driver(reader, available_now=bounded)
+        for _ in range(8):
+            driver.trigger()
+            proxy.cut_all(moments.choice(["reset", "fin"]))
+        if bounded:
+            while driver.trigger() is not None:
+                pass
+        rows = driver.until(lambda found: len({(row[0], row[2]) for row in found}) == 1500)
+        while not bounded and (driver.trigger() is not None or place.left()):
+            pass
+        assert place.left() == 0
+        for queue in place.queues:
+            positions = [row[1] for row in rows if row[0] == queue]
+            assert positions == list(range(len(positions)))
+        reader.stop()
 
 
 def test_what_the_processes_hold_is_bounded(place: Place) -> None:
