@@ -8,37 +8,27 @@ import os
 import random
 import socket
 import subprocess
-import uuid
 from contextlib import closing
-from threading import Timer
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
 
 from amqp_core.errors import AuthenticationFailed, NotFound
 from amqp_spark import crashpoints
 from amqp_spark.connect import connect as connector
-from amqp_spark.datasource.divided_stream import DividedStream, _Reader, parts
+from amqp_spark.datasource.divided_stream import _Reader, parts
 from amqp_spark.datasource.reader_calls import Task
-from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.errors import OffsetError, ReaderLost, TransferError, UnsupportedModeError
 from amqp_spark.offsets import dump_offsets, initial_offsets
-from amqp_spark.options import SourceOptions
-from tests.broker.stream_support import depth, numbers, publish, subscribers
+from tests.broker.several_readers_support import Place, of_queue, processes, readers_of
+from tests.broker.stream_support import numbers, publish, subscribers
 from tests.spark.driver import Driver, bodies, dumps
-from tests.spark.reader_support import BodyPlan
-from tests.support.dial import address, by_way_of
 from tests.support.process import wait_until
-from tests.support.proxy import FaultProxy
 from tests.support.query_process import CrashPoints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from amqp_core.v0_10.client import Client
-    from amqp_spark.arrow.decode import ColumnPlan
-    from tests.spark.driver import Row
     from tests.support.fixtures import Broker, Connect
 
 pytestmark = [pytest.mark.broker]
@@ -54,63 +44,10 @@ KILLED_AT = (
 )
 
 
-class Place:
-    """Three queues on the broker, and readers of them."""
-
-    def __init__(self, broker: Broker, client: Client) -> None:
-        self.broker = broker
-        self.client = client
-        run = uuid.uuid4().hex[:8]
-        self.queues = [f"readers-{run}-{name}" for name in "abc"]
-        for queue in self.queues:
-            client.declare_queue(queue)
-        self.made: list[AmqpStreamReader] = []
-
-    def reader(self, **options: Any) -> AmqpStreamReader:
-        """A reader of the three queues with two processes, unless the options say something else."""
-        given = {
-            "url": self.broker.url(),
-            "username": self.broker.username,
-            "password": self.broker.password,
-            "queue": ",".join(self.queues),
-            "numReaders": 2,
-        }
-        plan = cast("ColumnPlan", BodyPlan())
-        self.made.append(AmqpStreamReader(SourceOptions.parse(given | options), plan, connector=connector))
-        return self.made[-1]
-
-    def close(self) -> None:
-        """Stop what runs."""
-        for reader in self.made:
-            reader.stop()
-        for queue in self.queues:
-            self.client.delete_queue(queue)
-
-    def left(self) -> int:
-        """Messages on the broker."""
-        return sum(depth(self.client, queue) for queue in self.queues)
-
-
 @pytest.fixture
 def place(broker: Broker, connect: Connect) -> Iterator[Place]:
     with closing(Place(broker, connect(heartbeat=0))) as made:
         yield made
-
-
-def readers_of(reader: AmqpStreamReader) -> list[_Reader]:
-    stream = reader._stream
-    assert isinstance(stream, DividedStream)
-    return stream._readers
-
-
-def processes(reader: AmqpStreamReader) -> list[psutil.Process]:
-    """The processes that receive, in the order of their queues."""
-    return [psutil.Process(each._process.pid) for each in readers_of(reader)]
-
-
-def of_queue(rows: Sequence[Row], queue: str) -> list[bytes]:
-    """The bodies of a queue, by position."""
-    return [body for _position, body in sorted((row[1], row[2]) for row in rows if row[0] == queue)]
 
 
 def test_available_now_takes_each_message_of_mixed_sizes_once(place: Place) -> None:
@@ -174,6 +111,23 @@ def test_a_process_that_does_not_answer_holds_up_its_own_queues_only(place: Plac
     assert one.is_running()
 
 
+def test_a_process_that_does_not_answer_holds_up_no_other_when_nothing_is_there(place: Place) -> None:
+    first, second, third = place.queues
+    driver = Driver(place.reader())
+    driver.latest()
+    other = processes(driver.reader)[1]
+    other.suspend()
+    try:
+        assert [driver.trigger() for _ in range(3)] == [None] * 3
+        for queue in place.queues:
+            publish(place.client, queue, numbers(5))
+        rows = driver.rows(10)
+    finally:
+        other.resume()
+    assert of_queue(rows, first) == of_queue(rows, third) == numbers(5)
+    assert of_queue(driver.rows(15), second) == numbers(5)
+
+
 def test_a_stop_ends_processes_and_returns_messages(place: Place) -> None:
     for queue in place.queues:
         publish(place.client, queue, numbers(50))
@@ -228,122 +182,6 @@ def test_a_killed_process_ends_the_query_and_loses_nothing(
     while not wanted <= {(row[0], row[2]) for row in rows}:
         rows += again.trigger() or []
     assert {(row[0], row[2]) for row in rows} == wanted
-
-
-def test_at_most_once_repeats_nothing(place: Place) -> None:
-    for queue in place.queues:
-        publish(place.client, queue, numbers(50))
-    driver = Driver(place.reader(deliveryGuarantee="at-most-once", maxMessagesPerTrigger=20), available_now=True)
-    rows = [row for _ in range(3) for row in driver.trigger() or []]
-    driver.reader.stop()
-    again = Driver(place.reader(deliveryGuarantee="at-most-once"), driver, available_now=True)
-    while (batch := again.trigger()) is not None:
-        rows += batch
-    assert 0 < len(rows) == len({(row[0], row[2]) for row in rows}) <= 150
-    assert place.left() == 0
-
-
-def test_a_message_that_does_not_fit_is_rejected_by_its_own_process(place: Place) -> None:
-    for queue in place.queues:
-        publish(place.client, queue, [b"good", b"bad", b"better"])
-    driver = Driver(place.reader(mode="REJECT"), available_now=True)
-    while driver.trigger() is not None:
-        pass
-    rows = [row for batch in driver.batches for row in batch]
-    assert [of_queue(rows, queue) for queue in place.queues] == [[b"good", b"better"]] * 3
-    report = driver.reader.reportLatestOffset()
-    assert report is not None
-    assert [report[queue]["metrics"]["rejected"] for queue in sorted(place.queues)] == [1, 1, 1]
-    assert place.left() == 0
-
-
-def test_a_checkpoint_goes_on_with_another_number_of_processes(place: Place) -> None:
-    rows: list[Row] = []
-    driver = None
-    for round_, readers in enumerate((1, 3, 2, 1)):
-        for queue in place.queues:
-            publish(place.client, queue, numbers(20, 20 * round_))
-        driver = Driver(place.reader(numReaders=readers, maxMessagesPerTrigger=24), driver)
-        rows += driver.restart_batch() or []
-        wanted = 60 * (round_ + 1)
-        while len({(row[0], row[2]) for row in rows}) < wanted:
-            rows += driver.trigger() or []
-        publish(place.client, place.queues[0], [b"not committed %d" % round_])
-        while driver.trigger(fail=True) is None:
-            pass
-        driver.reader.stop()
-    driver = Driver(place.reader(), driver, available_now=True)
-    assert driver.restart_batch() == [], "the broker sends its messages again"
-    while (batch := driver.trigger()) is not None:
-        rows += batch
-    assert len({row[2] for row in rows if row[2].startswith(b"not")}) == 4
-    assert place.left() == 0
-
-
-def test_processes_that_pause_at_random_lose_nothing_and_repeat_nothing(place: Place) -> None:
-    moments = random.Random(11)
-    driver = Driver(place.reader(numReaders=3, maxMessagesPerTrigger=30))
-    driver.trigger()
-    running = processes(driver.reader)
-    sent = dict.fromkeys(place.queues, 0)
-    for _ in range(150):
-        queue = moments.choice(place.queues)
-        count = moments.randrange(20)
-        publish(place.client, queue, numbers(count, sent[queue]))
-        sent[queue] += count
-        stopped = moments.choice(running)
-        stopped.suspend()
-        Timer(0.02 * moments.random(), stopped.resume).start()
-        driver.trigger()
-    rows = driver.until(lambda found: len(found) >= sum(sent.values()))
-    assert {queue: of_queue(rows, queue) for queue in place.queues} == {
-        queue: numbers(count) for queue, count in sent.items()
-    }
-    for queue in place.queues:
-        assert sorted(row[1] for row in rows if row[0] == queue) == list(range(sent[queue]))
-    driver.latest()
-    wait_until(lambda: place.left() == 0, "everything is accepted")
-
-
-@pytest.mark.parametrize("bounded", [False, True])
-def test_connections_that_are_cut_lose_nothing(place: Place, bounded: bool) -> None:
-    moments = random.Random(5)
-    for queue in place.queues:
-        publish(place.client, queue, [body + b"x" * 2000 for body in numbers(500)])
-    retry = {"retry.maxDelay": "0.1", "retry.maxAttempts": 1000}
-    with FaultProxy(address(place.broker), record=False) as proxy:
-        reader = place.reader(url=by_way_of(proxy.port, place.broker.url()), maxMessagesPerTrigger=100, **retry)
-        driver = Driver(reader, available_now=bounded)
-        for _ in range(8):
-            driver.trigger()
-            proxy.cut_all(moments.choice(["reset", "fin"]))
-        if bounded:
-            while driver.trigger() is not None:
-                pass
-        rows = driver.until(lambda found: len({(row[0], row[2]) for row in found}) == 1500)
-        while not bounded and (driver.trigger() is not None or place.left()):
-            pass
-        assert place.left() == 0
-        for queue in place.queues:
-            positions = [row[1] for row in rows if row[0] == queue]
-            assert positions == list(range(len(positions)))
-        reader.stop()
-
-
-def test_what_the_processes_hold_is_bounded(place: Place) -> None:
-    sizes = random.Random(3)
-    sent = {queue: [b"x" * int(10 ** sizes.uniform(1, 5.5)) for _ in range(300)] for queue in place.queues}
-    for queue, each in sent.items():
-        publish(place.client, queue, each)
-    driver = Driver(place.reader(numReaders=3, bufferBytes="6m", maxBytesPerTrigger="3m"))
-    most = 0
-    rows = 0
-    while rows < 900:
-        rows += len(driver.trigger() or ())
-        report = driver.reader.reportLatestOffset() or {}
-        most = max(most, sum(each["metrics"]["heldBytes"] for each in report.values()))
-    assert sum(len(body) for each in sent.values() for body in each) > 4 * (6 << 20), "more than fits"
-    assert most <= (6 << 20) + 3 * 400_000, "each process may hold one message more"
 
 
 def test_a_batch_before_the_commit_of_another_process_is_refused(place: Place) -> None:

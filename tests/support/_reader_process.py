@@ -20,6 +20,7 @@ from amqp_spark.options import STREAM, SourceOptions
 from tests.broker.log_support import log_plan
 from tests.broker.source_0_9_support import MessagePlan
 from tests.spark.driver import Driver, through_json
+from tests.spark.reader_support import BodyPlan
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.decode import ColumnPlan
@@ -76,7 +77,8 @@ def reader_of(options: SourceOptions) -> Any:
     """The reader that the options ask for, as the data source chooses it."""
     if options.queue_type == STREAM:
         return AmqpLogStreamReader(options, log_plan(), connector=connect)
-    return AmqpStreamReader(options, cast("ColumnPlan", MessagePlan()), connector=connect)
+    plan = BodyPlan() if options.protocol == "0-10" else MessagePlan()
+    return AmqpStreamReader(options, cast("ColumnPlan", plan), connector=connect)
 
 
 def main() -> None:
