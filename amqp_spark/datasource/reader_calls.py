@@ -33,7 +33,12 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of Spark: ``begin``, ``latest_offset``, ``partitions`` or ``commit``; offsets of its queues."""
+    """A call of Spark.
+
+    Attributes:
+        name: ``begin``, ``latest_offset``, ``partitions`` or ``commit``.
+        offsets: its arguments, with the queues of the process only.
+    """
 
     name: str
     offsets: tuple[dict[str, object], ...]
