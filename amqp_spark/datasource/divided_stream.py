@@ -129,7 +129,7 @@ class DividedStream:
         for reader in self._readers:
             if reader in with_batch:
                 reader.call("partitions", reader.of(start), reader.of(end))
-            elif not reader.begun:  # a batch of an earlier run comes first: all receive from now on
+            elif self._begins:  # a batch of an earlier run comes first: all receive from now on
                 reader.call("begin", reader.of(end))
                 reader.answer()
         return [partition for reader in with_batch for partition in cast("list[InputPartition]", reader.answer())]
@@ -164,7 +164,6 @@ class _Reader:
     """A further process, which begins to receive with its first call.
 
     Attributes:
-        begun: whether it has a call.
         asked: whether it was asked for a batch and has not answered.
         report: its last one.
     """
@@ -187,7 +186,7 @@ class _Reader:
             except OSError as error:
                 self.pipe.close()
                 raise self._error(f"could not be started: {error.strerror or error}") from error
-        self.begun = self.asked = False
+        self.asked = False
         self.report: dict[str, dict[str, Any]] | None = None
         self._start: Offsets = {}
         self._found: Offsets | None = None
@@ -217,7 +216,7 @@ class _Reader:
         if not self.asked and self._found is None:
             self._start = self.of(start)
             self._send(Call("latest_offset", (self._start,)))
-            self.begun = self.asked = True
+            self.asked = True
 
     def take_answer(self) -> None:
         """Wait for the answer to the call for a batch, if there is one."""
@@ -249,7 +248,6 @@ class _Reader:
     def call(self, name: str, *offsets: Offsets) -> None:
         """Make another call; its :meth:`answer` must be taken."""
         self.take_answer()
-        self.begun = True
         self._send(Call(name, offsets))
 
     def answer(self) -> object:

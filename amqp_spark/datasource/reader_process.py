@@ -1,8 +1,8 @@
-"""A process that receives some of the queues of a query (option ``numReaders``), and obeys the one that Spark started.
+"""A further reader process: it receives some of the queues of a query (option ``numReaders``).
 
-:class:`.DividedStream` starts it and sends it, through a pipe that no other process has, its options and then the
-calls of Spark, which a :class:`.MicroBatchStream` of its own answers. It ends when it is told to, and when the pipe is
-closed: messages that were not accepted go back to the broker.
+:class:`.DividedStream`, in the process that Spark started, starts it. It sends the options and then the calls of Spark
+through a pipe that no other process has. A :class:`.MicroBatchStream` in this process answers the calls. The process
+ends on SIGTERM, and when the pipe closes. Messages that were not accepted go back to the broker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def serve(pipe: Connection) -> None:
-    """Answer calls until the pipe is closed, or the process is told to end (SIGTERM)."""
+    """Answer calls until the pipe closes or SIGTERM comes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for Spark, which stops the query
     driver_env.stop_in_order()
     try:

@@ -29,7 +29,7 @@ REJECT = "REJECT"
 PERMISSIVE = "PERMISSIVE"
 CLASSIC = "classic"
 QUORUM = "quorum"
-MOST_PORT = 65535
+_MOST_PORT = 65535
 _DEFAULT_MAX_BYTES = 64 << 20
 
 
@@ -206,7 +206,7 @@ class SourceOptions(ConnectionSettings):
         shown="driver host",
     )
     transfer_port: int = option(
-        "transferPort", kinds.integer(0, MOST_PORT), 0,
+        "transferPort", kinds.integer(0, _MOST_PORT), 0,
         "Port on the driver for pulling; 0 takes a free one. No two queries on a machine can have the same one. With "
         "`numReaders` it is the first of so many.",
         shown="0 (any free port)",
@@ -309,8 +309,8 @@ def _check_readers(given: Given) -> None:
     if given.values["min_messages_per_trigger"] != 1:
         reason = f" with numReaders={readers}: no process knows how many messages the others have"
         given.refuse("minMessagesPerTrigger", given.values["min_messages_per_trigger"], "1", reason)
-    if isinstance(port, int) and port + readers - 1 > MOST_PORT:
-        given.refuse("transferPort", port, f"0 to {MOST_PORT + 1 - readers}", f" with numReaders={readers}")
+    if isinstance(port, int) and port + readers - 1 > _MOST_PORT:
+        given.refuse("transferPort", port, f"0 to {_MOST_PORT + 1 - readers}", f" with numReaders={readers}")
 
 
 def _check_mode(given: Given, *, streaming: bool | None) -> None:

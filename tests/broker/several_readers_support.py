@@ -11,6 +11,7 @@ from amqp_spark.connect import connect as connector
 from amqp_spark.datasource.divided_stream import DividedStream, _Reader
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.options import SourceOptions
+from tests.broker.sink_support import login
 from tests.broker.stream_support import depth
 from tests.spark.reader_support import BodyPlan
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from amqp_core.v0_10.client import Client
     from amqp_spark.arrow.decode import ColumnPlan
-    from tests.spark.driver import Row
+    from tests.spark.driver import Driver, Row
     from tests.support.fixtures import Broker
 
 
@@ -36,15 +37,9 @@ class Place:
         self.made: list[AmqpStreamReader] = []
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, str]:
         """Those of a query over the three queues with two processes."""
-        return {
-            "url": self.broker.url(),
-            "username": self.broker.username,
-            "password": self.broker.password,
-            "queue": ",".join(self.queues),
-            "numReaders": 2,
-        }
+        return login(self.broker, queue=",".join(self.queues), numReaders=2)
 
     def reader(self, **options: Any) -> AmqpStreamReader:
         """A reader with these options and others."""
@@ -74,6 +69,11 @@ def readers_of(reader: AmqpStreamReader) -> list[_Reader]:
 def processes(reader: AmqpStreamReader) -> list[psutil.Process]:
     """The processes that receive, in that order."""
     return [psutil.Process(each._process.pid) for each in readers_of(reader)]
+
+
+def all_rows(driver: Driver) -> list[Row]:
+    """The rows of all batches."""
+    return [row for batch in driver.batches for row in batch]
 
 
 def of_queue(rows: Sequence[Row], queue: str) -> list[bytes]:

@@ -116,9 +116,9 @@ class Place:
         assert info is not None
         return info.message_count, info.subscriber_count
 
-    def wait_for_count(self, messages: int, consumers: int) -> None:
+    def wait_for_count(self, messages: int, consumers: int, queue: str = "") -> None:
         """Wait until :meth:`count` says so: on RabbitMQ it is late for a moment, after a consumer has gone, too."""
-        wait_until(lambda: self.count() == (messages, consumers), f"{messages} messages and {consumers} consumers")
+        wait_until(lambda: self.count(queue) == (messages, consumers), f"{messages} messages and {consumers} consumers")
 
     def reader(self, **options: Any) -> AmqpStreamReader:
         """A reader of the queue with options; ``__`` in a keyword stands for a dot."""

@@ -15,6 +15,7 @@ from tests.broker.cluster_support import COUNT as ROWS
 from tests.broker.cluster_support import ENTRIES, PER_TASK, prepare
 from tests.broker.log_support import Streams, judge, replayed
 from tests.broker.sink_scenarios import duplicates, taken
+from tests.broker.sink_support import login
 from tests.broker.stream_support import depth, numbers, publish
 from tests.support.process import wait_until
 from tests.support.query_process import CrashPoints, Query, QueryProcess
@@ -89,15 +90,7 @@ def test_executors_pull_from_several_readers(
     client.declare_queue(queues[1])
     publish(client, queues[0], sent[:4000])
     publish(client, queues[1], sent[4000:])
-    options = {
-        "url": broker.url(),
-        "username": broker.username,
-        "password": broker.password,
-        "queue": ",".join(queues),
-        "numReaders": "2",
-        "transfer": "pull",
-        "maxBytesPerTrigger": "4m",
-    }
+    options = login(broker, queue=",".join(queues), numReaders=2, transfer="pull", maxBytesPerTrigger="4m")
     query = Query(name="several", options=options, directory=tmp_path, schema="body BINARY")
     cluster.drain([query])
     assert sorted(row["body"] for row in query.rows()) == sent

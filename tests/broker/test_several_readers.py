@@ -20,7 +20,7 @@ from amqp_spark.datasource.divided_stream import _Reader, parts
 from amqp_spark.datasource.reader_calls import Task
 from amqp_spark.errors import OffsetError, ReaderLost, TransferError, UnsupportedModeError
 from amqp_spark.offsets import dump_offsets, initial_offsets
-from tests.broker.several_readers_support import Place, of_queue, processes, readers_of
+from tests.broker.several_readers_support import Place, all_rows, of_queue, processes, readers_of
 from tests.broker.stream_support import numbers, publish, subscribers
 from tests.spark.driver import Driver, bodies, dumps
 from tests.support.process import wait_until
@@ -63,7 +63,7 @@ def test_available_now_takes_each_message_of_mixed_sizes_once(place: Place) -> N
     most = 0
     while (rows := driver.trigger()) is not None:
         most = max(most, sum(len(row[2]) for row in rows))
-    rows = [row for batch in driver.batches for row in batch]
+    rows = all_rows(driver)
     assert {queue: of_queue(rows, queue) for queue in place.queues} == sent
     assert len(rows) == 1330
     assert most <= 1 << 20
@@ -176,7 +176,7 @@ def test_a_killed_process_ends_the_query_and_loses_nothing(
     driver.reader.stop()
     points.close()
     again = Driver(place.reader(), driver)
-    rows = [row for batch in driver.batches for row in batch]
+    rows = all_rows(driver)
     rows += again.restart_batch() or []
     wanted = {(queue, body) for queue, count in sent.items() for body in numbers(count)}
     while not wanted <= {(row[0], row[2]) for row in rows}:
@@ -260,7 +260,6 @@ def test_a_process_that_cannot_be_started_ends_the_others(place: Place, monkeypa
 
 
 def test_a_process_that_was_ended_ends_the_query(place: Place) -> None:
-
     driver = Driver(place.reader())
     driver.latest()
     for each in processes(driver.reader):

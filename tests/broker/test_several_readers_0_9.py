@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
-from amqp_spark.datasource.divided_stream import DividedStream
 from amqp_spark.errors import ReaderLost
+from tests.broker.several_readers_support import all_rows, processes
 from tests.broker.source_0_9_support import PLACES, Place, drained, numbers, requested
-from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,19 +51,17 @@ def test_available_now_takes_each_message_once(place: Place) -> None:
     assert set(found) == sent
     place.stop()
     for queue in (place.queue, second_of(place)):
-        wait_until(lambda queue=queue: place.count(queue) == (0, 0), "the queue is empty")  # type: ignore[misc]
+        place.wait_for_count(0, 0, queue)
 
 
 def test_a_killed_process_loses_nothing(place: Place) -> None:
     sent = fill(place, 600)
     driver = driver_of(place)
     driver.rows(100)
-    stream = driver.reader._stream
-    assert isinstance(stream, DividedStream)
-    psutil.Process(stream._readers[1]._process.pid).kill()
+    processes(driver.reader)[1].kill()
     with pytest.raises(ReaderLost, match="AMQP_READER_LOST"):
         driver.until(lambda _rows: False)
-    rows = [row for batch in driver.batches for row in batch]
+    rows = all_rows(driver)
     place.stop()
     again = driver_of(place, driver)
     rows += again.restart_batch() or []

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.broker.reader_process import ReaderProcess
-from tests.broker.several_readers_support import Place, of_queue, processes
+from tests.broker.several_readers_support import Place, all_rows, of_queue, processes
 from tests.broker.source_0_9_support import drained
 from tests.broker.stream_support import numbers, publish
 from tests.spark.driver import Driver
@@ -41,10 +41,6 @@ BEYOND = (16 << 20) + LARGE + 100_000
 def place(broker: Broker, connect: Connect) -> Iterator[Place]:
     with closing(Place(broker, connect(heartbeat=0))) as made:
         yield made
-
-
-def all_rows(driver: Driver) -> list[Row]:
-    return [row for batch in driver.batches for row in batch]
 
 
 def gapless(positions: list[int]) -> bool:
@@ -233,7 +229,7 @@ def all_ended(family: list[psutil.Process]) -> bool:
 def test_kills_of_any_process_lose_nothing_and_leave_none_behind(place: Place, tmp_path: Path) -> None:
     chance = random.Random(1)
     query = Query(tmp_path / "query")
-    query.prepare(place.options | {"protocol": "0-10", "maxMessagesPerTrigger": 40})
+    query.prepare(place.options | {"protocol": "0-10", "maxMessagesPerTrigger": "40"})
     sent = 0
     with closing(query):
         for round_ in range(5):

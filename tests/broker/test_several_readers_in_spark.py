@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from amqp_spark import crashpoints
+from tests.broker.sink_support import login
 from tests.broker.stream_support import Stream, depth, numbers, publish, subscribers
 from tests.support.process import wait_until
 from tests.support.query_process import Query
@@ -112,14 +113,7 @@ def test_processes_end_with_their_driver_and_their_reader(
 ) -> None:
     for at, queue in enumerate(queues):
         publish(client, queue, numbers(100, 100 * at))
-    options = {
-        "url": broker.url(),
-        "username": broker.username,
-        "password": broker.password,
-        "queue": ",".join(queues),
-        "numReaders": "2",
-        "maxMessagesPerTrigger": "60",
-    }
+    options = login(broker, queue=",".join(queues), numReaders=2, maxMessagesPerTrigger=60)
     query = Query(name=killed, options=options, directory=tmp_path, schema="body STRING, queue STRING")
     driver.run_to_point(query, crashpoints.ACCEPT_SENT, after=1)
     if killed == "jvm":
