@@ -36,6 +36,8 @@ _WINDOW = 16384
 # Credit that brought nothing for so long is replaced: Broker-J sometimes stops serving one of several competing
 # consumers, although there are messages, until its credit changes (some 2 in 100 that subscribe while messages arrive).
 _FORGOTTEN_SECONDS = 2.0
+# A broker that sends fewer bytes in SILENCE_S sends heartbeats at most.
+_FLOWING_BYTES = 4096
 
 
 class UnsettledLimit:
@@ -91,7 +93,8 @@ class Subscription(Arrivals[Message]):
         self._before = 0  # credit from before a stop that is not known to be complete; the broker may have used it
         self._before_bytes = 0.0
         self._stop_id: int | None = None  # command id of that stop
-        self._stopped_at = 0.0  # when it was sent
+        self._moved_at = 0.0  # when it was sent, or a transfer or other data was last seen to come
+        self._moved_bytes = 0  # what had been received then
         self._early = 0  # messages that arrived since, and may have used the credit after it
         self._uncertain = False  # whether some did, so that the broker may have less credit than is counted
         self._ending = False  # a call that zeroes the credit is under way: credit sent after it would be incomplete
@@ -221,8 +224,9 @@ class Subscription(Arrivals[Message]):
         self._given, self._given_bytes = 0, 0.0
         self._credit = self._before + messages
         self._early, self._uncertain = 0, False
+        if self._stop_id is None or client.is_complete(self._stop_id):  # else the wait for the answer goes on
+            self._moved_at, self._moved_bytes = monotonic(), client.received_bytes
         self._stop_id = client.queue(spec.MessageStop(destination=self.destination), sync=True)
-        self._stopped_at = monotonic()
         if nbytes is not None:
             self._given_bytes = nbytes = max(1, nbytes)  # 0 would be taken for "not given yet"
             client.queue(self._flow(spec.MessageCreditUnit.BYTE, nbytes))
@@ -257,7 +261,7 @@ class Subscription(Arrivals[Message]):
             begun: a large message of which the first part arrives ends the wait, too (:attr:`Client.under_way_bytes`).
 
         Raises:
-            DeadlineExceeded: there are no heartbeats, a stop is not answered, and the broker was silent for 60 s.
+            DeadlineExceeded: a stop is not answered, and the broker sent nothing but heartbeats for 60 s.
             AmqpError: the connection or session has ended, and all blocks that arrived before were returned.
         """
         deadline = monotonic() + timeout
@@ -279,7 +283,7 @@ class Subscription(Arrivals[Message]):
                 client.check()
                 self._look_for_answer()
                 if overdue and self._is_overdue():  # also after what had arrived was read
-                    client.give_up("the answer to message.stop (there are no heartbeats)")
+                    client.give_up("the answer to message.stop")
                 answered = stopping and self._stop_id is None and (until_answered or not self._given)
                 begins = begun and not known and client.connection.under_way_bytes > 0
                 if woken or answered or begins or monotonic() >= deadline:
@@ -361,12 +365,13 @@ class Subscription(Arrivals[Message]):
         return min(deadline, self._changed_at + _FORGOTTEN_SECONDS)
 
     def _is_overdue(self) -> bool:
-        """Whether a stop is unanswered and the broker silent for too long, where no heartbeats show that it lives."""
-        client = self._client
-        if self._stop_id is None or client.connection.heartbeat_s or not client.reading:
+        """Whether a stop is unanswered, and the broker sends nothing: a stuck session may still send heartbeats."""
+        client, now = self._client, monotonic()
+        if not client.reading or client.received_bytes - self._moved_bytes >= _FLOWING_BYTES:
+            self._moved_at, self._moved_bytes = now, client.received_bytes
+        if self._stop_id is None or client.is_silence_allowed(now):
             return False
-        now = monotonic()
-        return now - max(self._stopped_at, client.heard_at) >= SILENCE_S and not client.is_silence_allowed(now)
+        return now - self._moved_at >= SILENCE_S
 
     def _brings_nothing(self) -> bool:
         return monotonic() - self._changed_at >= _FORGOTTEN_SECONDS
@@ -448,7 +453,7 @@ class Subscription(Arrivals[Message]):
 
     def _take_in(self, block: Block) -> None:
         count, nbytes = len(block.ends), len(block.frames)
-        self._changed_at = monotonic()
+        self._changed_at = self._moved_at = monotonic()
         self._blocks.append(block)
         self._credit -= count
         early = min(count, self._before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -64,6 +65,49 @@ def test_without_heartbeats_a_peer_that_leaves_a_stop_unanswered_is_lost(monkeyp
         subscription.renew(5)
         with pytest.raises(DeadlineExceeded, match=r"waited for the answer to message\.stop"):
             again(lambda: subscription.take_blocks(0.2))
+
+
+def test_a_peer_that_sends_heartbeats_and_leaves_stops_unanswered_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqp_core.v0_10.subscription.SILENCE_S", 1.5)
+
+    def script(peer: Peer) -> None:
+        peer.subscribed()
+        peer.transfer(b"before")
+        peer.completing = False  # the session is stuck
+        with contextlib.suppress(ConnectionError):
+            while peer.ended is None:
+                peer.control(spec.ConnectionHeartbeat())
+                peer.hears(0.2)
+
+    with FakePeer(script, heartbeat=1) as server:
+        subscription = receiving(server.connect(heartbeat=1))
+        assert bodies(subscription, 1) == [b"before"]
+
+        def renew_and_take() -> None:
+            subscription.renew(5)  # a consumer that renews its credit all the time waits no longer for that
+            subscription.take_blocks(0.2)
+
+        with pytest.raises(DeadlineExceeded, match=r"waited for the answer to message\.stop"):
+            again(renew_and_take)
+
+
+def test_a_stop_is_answered_behind_transfers_however_long_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqp_core.v0_10.subscription.SILENCE_S", 0.5)
+
+    def script(peer: Peer) -> None:
+        def transfers_first(_: spec.Command) -> None:
+            for _ in range(8):
+                time.sleep(0.2)
+                peer.transfer(b"under way")
+
+        peer.hooks[spec.MessageStop] = transfers_first
+        peer.subscribed()
+        peer.serve()
+
+    with FakePeer(script) as server:
+        subscription = receiving(server.connect())
+        subscription.renew(5)
+        assert bodies(subscription, 8) == [b"under way"] * 8
 
 
 def test_without_heartbeats_silence_is_no_loss_while_nothing_is_asked_or_read(monkeypatch: pytest.MonkeyPatch) -> None:
