@@ -240,6 +240,29 @@ def test_a_pull_that_a_successor_overtakes_does_not_end_well(
         old.read(old.last_partitions)
 
 
+def test_a_pull_during_which_the_reader_stops_does_not_end_well(
+    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is free once the connection is closed, so that a successor may have read the batch before the task."""
+    fake.publish("q", *numbers(30))
+    driver = Driver(consumers(maxMessagesPerTrigger=10, transfer="pull"))
+    while driver.trigger(fail=True) is None:
+        pass
+    held = running(driver.reader)._receiver.held  # type: ignore[union-attr]
+    chunks = PlannedRanges.chunks
+
+    def stopped(self: Any, *what: Any) -> list[Chunk]:
+        found: list[Chunk] = chunks(self, *what)
+        with held.changed:
+            held.stopping = True
+            held.changed.notify_all()
+        return found
+
+    monkeypatch.setattr(PlannedRanges, "chunks", stopped)
+    with pytest.raises(TransferError, match="the query is being stopped"):
+        driver.read(driver.last_partitions)
+
+
 def test_a_reader_that_was_succeeded_while_it_wrote_does_not_blame_the_place(
     fake: FakeBroker, consumers: Consumers, succeeded: Succeeded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -352,7 +352,13 @@ class ExactlyOncePolicy:
         warned = False
         consumers = self.receiver.consumers
         with self._lock:
-            while not self._held.stopping:
+            while True:
+                if self._held.stopping:  # the lock is about to be free
+                    raise OffsetError(
+                        SparkCondition.BATCH_NOT_HELD(
+                            queue=", ".join(self._consumers), reason="the query is being stopped"
+                        )
+                    )
                 self.receiver.raise_failure()
                 silent = [consumer for consumer in consumers if not _is_certain(consumer, begun, anew=anew)]
                 if not silent:
