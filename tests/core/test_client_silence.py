@@ -95,7 +95,7 @@ def test_a_stop_is_answered_behind_transfers_however_long_they_take(monkeypatch:
     monkeypatch.setattr("amqp_core.v0_10.subscription.SILENCE_S", 0.5)
 
     def script(peer: Peer) -> None:
-        def transfers_first(_: spec.Command) -> None:
+        def transfers_first(_stop: spec.Command) -> None:
             for _ in range(8):
                 time.sleep(0.2)
                 peer.transfer(b"under way")
