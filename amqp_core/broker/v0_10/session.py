@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 # Class codes of file and stream, which are optional.
 _UNSERVED: Final = (9, 10)
+_MOST_RANGES: Final = 8191
+"""Of a set of command ids (0-10 section session.commands), which has at most 65,535 bytes."""
 
 
 class ServerSession:
@@ -296,11 +298,18 @@ class ServerSession:
         self._host.reject([entry for _, entry in taken], now=self.connection.now)
 
     def _acquire(self, command: spec.MessageAcquire) -> spec.MessageAcquired:
+        """message.acquire: no more than its answer can name; the rest stays in the queue, for another one."""
         seen = self._deliveries.browsed(self._sent(command.transfers))
-        taken = set(self._host.acquire([entry for _, entry in seen], now=self.connection.now))
-        acquired = [(each, entry) for each, entry in seen if entry in taken]
+        acquired: list[tuple[int, Entry]] = []
+        ranges: list[tuple[int, int]] = []
+        while seen and len(ranges) < _MOST_RANGES:
+            room = _MOST_RANGES - len(ranges)
+            part, seen = seen[:room], seen[room:]
+            taken = set(self._host.acquire([entry for _, entry in part], now=self.connection.now))
+            acquired += [(each, entry) for each, entry in part if entry in taken]
+            ranges = ranges_of(each for each, _ in acquired)
         self._host.accept(self._deliveries.acquired(acquired))  # as qpidd does with accept-mode none
-        return spec.MessageAcquired(transfers=wire_ranges(ranges_of(each for each, _ in acquired)))
+        return spec.MessageAcquired(transfers=wire_ranges(ranges))
 
     def _resume(self, command: spec.MessageResume) -> spec.MessageResumeResult:
         """message.resume: no part of a message is ever kept."""

@@ -13,6 +13,7 @@ from amqp_core.broker.v0_10.connection import ServerConnection
 from amqp_core.broker.v0_10.names import SessionNames
 from amqp_core.connection_states import Ended, Opened, Role
 from amqp_core.sasl import SaslLogin
+from amqp_core.sequence_numbers import wire_ranges
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_header, encode_header
 from amqp_core.v0_10.connection import Connection
@@ -22,6 +23,8 @@ from amqp_core.v0_10.session import Session
 if TYPE_CHECKING:
     from amqp_core.errors import AmqpError
 
+NONE, EXPLICIT = spec.MessageAcceptMode.NONE, spec.MessageAcceptMode.EXPLICIT
+BROWSE = spec.MessageAcquireMode.NOT_ACQUIRED
 _T = TypeVar("_T")
 
 
@@ -190,3 +193,30 @@ class Peer:
     def received(self, kind: type[_T]) -> list[_T]:
         """All received commands and controls of a kind."""
         return [each for each in (*self.commands, *self.controls) if isinstance(each, kind)]
+
+
+def code_of(peer: Peer) -> int | None:
+    """The code of the exception, if there was one."""
+    return next((each.error_code for each in peer.received(spec.ExecutionException)), None)
+
+
+def ids(peer: Peer, *places: int) -> list[tuple[int, int]]:
+    """Wire ranges of the received messages at these places; without any: of all."""
+    transfers = [peer.transfers[place] for place in places] if places else peer.transfers
+    return wire_ranges((command_id, command_id) for command_id, *_ in transfers)
+
+
+def stalled(peer: Peer) -> bool:
+    """Whether the broker reads nothing more of a client."""
+    return peer.server.is_stalled
+
+
+def waiting(peer: Peer, queue: str = "q") -> list[bytes]:
+    """Bodies that wait in a queue, in order."""
+    watcher = peer.world.connect()
+    watcher.attach(name=b"watcher")
+    watcher.subscribe(queue, accept_mode=NONE, acquire_mode=BROWSE)
+    watcher.flow(1_000_000)
+    watcher.protocol.close()
+    watcher.pump()
+    return watcher.bodies
