@@ -12,6 +12,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
+from amqp_core.connection_base import BaseConnection
 from amqp_core.connection_states import Ended, Opened, Redirected, Role, State
 from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import (
@@ -23,12 +24,10 @@ from amqp_core.errors import (
     LimitReached,
     ProtocolError,
     UsageError,
-    VersionRefused,
     VirtualHostRefused,
     given,
 )
-from amqp_core.heartbeat import Heartbeat
-from amqp_core.protocol_header import describe_stranger, is_stranger
+from amqp_core.protocol_header import is_stranger
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import check_required, decode_command, decode_control, encode_control
 from amqp_core.v0_10.connection_events import (
@@ -48,6 +47,7 @@ from amqp_core.v0_10.framing import (
     TRACK_CONTROL,
     WHOLE,
     Assembler,
+    Frame,
     encode_assembly,
     encode_control_frame,
     parse_frame,
@@ -58,8 +58,9 @@ from amqp_core.write_primitives import cut_short
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from amqp_core.blocks import Block
     from amqp_core.sasl import Login
-    from amqp_core.v0_10.framing import Assembly, Frame
+    from amqp_core.v0_10.framing import Assembly
 
 # If transfers arrive as blocks, only results and dispositions are assembled here. The largest is the result of
 # dtx.recover, with some 90 bytes for each prepared branch.
@@ -82,7 +83,7 @@ _MAY_PASS = re.compile(r"\b(?:Transient failure, try again|Unable to perform aut
 _T = TypeVar("_T")
 
 
-class Connection:
+class Connection(BaseConnection[Event, Frame]):
     """One side of an AMQP 0-10 connection. Not thread-safe.
 
     Pass received bytes to :meth:`receive_data`, write the bytes that :meth:`data_to_send` returns, call :meth:`tick`
@@ -103,6 +104,9 @@ class Connection:
     Raises:
         UsageError: ``max_frame_size`` is outside its limits.
     """
+
+    _protocol = "AMQP 0-10"
+    _before_frames = frozenset({State.HEADER})
 
     def __init__(
         self,
@@ -125,9 +129,16 @@ class Connection:
         if not MIN_MAX_FRAME_SIZE <= max_frame_size <= MAX_FRAME_SIZE:
             reason = f"{MIN_MAX_FRAME_SIZE} to {MAX_FRAME_SIZE} bytes are allowed"
             raise UsageError(CoreCondition.ARGUMENT_INVALID(name=f"max_frame_size={max_frame_size}", reason=reason))
-        self.role = role
-        self.state = State.HEADER
-        self._heartbeat = Heartbeat(heartbeat)
+        super().__init__(
+            role,
+            State.HEADER,
+            heartbeat=heartbeat,
+            parse=parse_frame,
+            # 0-10 section connection.tune, rule minimum: until max-frame-size is agreed, frames of up to 4096 bytes
+            # must be taken, so that none larger may be sent. qpidd and Broker-J keep to it in both directions.
+            received_limit=MIN_MAX_FRAME_SIZE,
+            scanner=Scanner(0, max_message_bytes) if scan_transfers else None,
+        )
         self.max_frame_size = max_frame_size
         self.virtual_host = virtual_host
         self.peer_properties: dict[str, object] = {}
@@ -139,68 +150,16 @@ class Connection:
         self._server_properties = server_properties or {}
         self._forbids_virtual_host = forbids_virtual_host
         self._refuse = refuse
-        self._scan = Scanner(0, max_message_bytes) if scan_transfers else None
-        self._scanning = False
         # session.completed that arrived inside a transfer: the completed commands are later than its beginning
         self._completions: list[ControlReceived] = []
         if scan_transfers and max_message_bytes > _COMMAND_LIMIT:
             self._assembler = Assembler(_COMMAND_LIMIT)
         else:
             self._assembler = Assembler(max_message_bytes, option="max message bytes")
-        self._tail = b""
-        self._out: list[bytes] = []
         self._logged_in = False
-        # 0-10 section connection.tune, rule minimum: until max-frame-size is agreed, frames of up to 4096 bytes must be
-        # taken, so that none larger may be sent. qpidd and Broker-J keep to it in both directions.
-        self._received_frame_limit = self._sent_frame_limit = MIN_MAX_FRAME_SIZE
+        self._sent_limit = MIN_MAX_FRAME_SIZE
         if role is Role.CLIENT:
             self._out.append(PROTOCOL_HEADER)
-
-    @property
-    def heartbeat_s(self) -> int:
-        """Seconds between heartbeats: wished at first, then as agreed with the peer; 0: no heartbeats."""
-        return self._heartbeat.interval_s
-
-    def data_to_send(self) -> bytes:
-        """Return and clear the bytes that wait to be written."""
-        data = b"".join(self._out)
-        self._out.clear()
-        if data:
-            self._heartbeat.sent = True
-        return data
-
-    def receive_data(self, data: bytes) -> list[Event]:
-        """Process received bytes; return their events, in order.
-
-        A protocol violation ends the connection: the last event is then :class:`Ended` with the error, after the
-        events of all complete data before it, and a connection.close for the peer waits to be sent. The same holds for
-        errors of the login. So no AmqpError is raised.
-        """
-        events: list[Event] = []
-        if self.state is State.CLOSED:
-            return events
-        if data:
-            self._heartbeat.received = True
-        try:
-            if self.state is State.HEADER:
-                self._tail += data
-                data = b""
-                if not self._receive_header():
-                    return events
-            self._receive_frames(data, events)
-        except AmqpError as error:
-            self._fail(error, events)
-        return events
-
-    def login_checked(self, error: AuthenticationFailed | None) -> list[Event]:
-        """For the server role: the login that ``authenticate`` left open is complete, or refused. Return its events."""
-        events: list[Event] = []
-        if self.state is State.CHECKING:
-            if error is None:
-                self._accept_login()
-            else:
-                self._fail(error, events)
-        return events
 
     def receive_eof(self) -> list[Event]:
         """Handle the end of the peer's data. During the exchange of headers, return an error with the data it sent."""
@@ -210,16 +169,6 @@ class Connection:
         self.state = State.CLOSED
         return []
 
-    def tick(self, now: float, *, reading: bool = True) -> tuple[float | None, bool]:
-        """Send a heartbeat if one is due; return the time of the next call, and whether the peer is silent.
-
-        As :meth:`amqp_core.heartbeat.Heartbeat.tick`.
-        """
-        due, following, silent = self._heartbeat.tick(now, reading=reading, is_open=self.state is State.OPEN)
-        if due:
-            self._control(spec.ConnectionHeartbeat())
-        return following, silent
-
     def send_control(self, channel: int, control: spec.Control) -> None:
         """Queue a control of a session; split it if its set of commands does not fit the peer's max-frame-size.
 
@@ -227,7 +176,7 @@ class Connection:
             EncodeError: a required field is absent, a field does not fit its wire type, or the control does not fit one
                 frame.
         """
-        for part in _fitting(control, self._sent_frame_limit - HEADER_SIZE):
+        for part in _fitting(control, self._sent_limit - HEADER_SIZE):
             self._put_control(channel, part)
 
     def send_assembly(self, channel: int, segments: Sequence[tuple[int, bytes]]) -> None:
@@ -252,10 +201,7 @@ class Connection:
         self._control(spec.ConnectionClose(reply_code=reply_code, reply_text=reply_text))
         self.state = State.CLOSE_OK
 
-    def _refused(self, how: str) -> VersionRefused:
-        return VersionRefused(describe_stranger(self._tail), "AMQP 0-10", how)
-
-    def _receive_header(self) -> bool:
+    def _receive_first(self) -> bool:
         """Whether the whole header has arrived. The server answers it with its own and connection.start."""
         stranger = is_stranger(self._tail, PROTOCOL_HEADER)
         if stranger is None:
@@ -277,56 +223,18 @@ class Connection:
             self.state = State.START_OK
         return True
 
-    def _receive_frames(self, data: bytes, events: list[Event]) -> None:
-        if self._scanning:
-            self._scan_frames(data, events)
-            return
-        buffer = self._tail + data if self._tail else data
-        pos = 0
-        try:
-            while (parsed := parse_frame(buffer, pos, self._received_frame_limit)) is not None:
-                frame, pos = parsed
-                self._receive_frame(frame, events)
-                if self._scan is not None and self.state is State.OPEN:
-                    self._scanning = True
-                    self._tail = b""
-                    rest, buffer, pos = buffer[pos:], b"", 0
-                    self._scan_frames(rest, events)
-                    return
-                if self.state is State.CLOSED:
-                    break
-        finally:
-            self._tail = buffer[pos:]
-
     @property
     def unfinished_bytes(self) -> int:
         """Bytes of commands and controls that have not arrived whole, where messages are not scanned."""
         return self._assembler.unfinished_bytes
 
-    @property
-    def under_way_bytes(self) -> int:
-        """See :attr:`.BlockScanner.under_way_bytes`; 0 where messages are not scanned."""
-        return 0 if self._scan is None else self._scan.under_way_bytes
+    def _scanned(self, block: Block) -> list[Event]:
+        events: list[Event] = [TransfersReceived(block), *self._completions]
+        self._completions.clear()
+        return events
 
-    def _scan_frames(self, data: bytes, events: list[Event]) -> None:
-        scanner = self._scan
-        assert scanner is not None
-        for item in scanner.feed(data, self._received_frame_limit):
-            if isinstance(item, bytes):
-                parsed = parse_frame(item, 0, self._received_frame_limit)
-                if parsed is None:
-                    raise ProtocolError("a frame was cut off")
-                self._receive_frame(parsed[0], events)
-            elif self.state is State.OPEN:
-                events.append(TransfersReceived(item))
-                events += self._completions
-                self._completions.clear()
-            if self.state is State.CLOSED:
-                return
-        if scanner.error is not None:
-            raise scanner.error
-        if scanner.begun and self.state is State.OPEN:
-            events.append(TransferBegun(scanner.begun))
+    def _begun(self, frames: bytes) -> TransferBegun:
+        return TransferBegun(frames)
 
     def _hold_back(self, completion: ControlReceived) -> None:
         """Keep a completion that arrived inside a transfer until that has ended: it may end the credit for it."""
@@ -411,13 +319,16 @@ class Connection:
         self._tail = b""
         events.append(Ended(error))
 
+    def _send_heartbeat(self) -> None:
+        self._control(spec.ConnectionHeartbeat())
+
     def _control(self, control: spec.Control) -> None:
         self._put_control(0, control)
 
     def _put_control(self, channel: int, control: spec.Control) -> None:
         check_required(control)
         payload = encode_control(control)
-        self._out.append(encode_control_frame(channel, payload, self._sent_frame_limit, control.NAME))
+        self._out.append(encode_control_frame(channel, payload, self._sent_limit, control.NAME))
 
     def _on_start(self, control: spec.ConnectionStart) -> None:
         self.peer_properties = control.server_properties or {}
@@ -455,7 +366,7 @@ class Connection:
                 heartbeat=self._agree_heartbeat(control),
             )
         )
-        self._received_frame_limit = self._sent_frame_limit = self.max_frame_size
+        self._received_limit = self._sent_limit = self.max_frame_size
         self._control(spec.ConnectionOpen(virtual_host=self.virtual_host, insist=False))
 
     def _agree_heartbeat(self, tune: spec.ConnectionTune) -> int | None:
@@ -513,7 +424,7 @@ class Connection:
             raise ProtocolError(
                 f"connection.tune-ok asks for frames of {size} bytes; {self.max_frame_size} was offered"
             )
-        self.max_frame_size = self._received_frame_limit = self._sent_frame_limit = size
+        self.max_frame_size = self._received_limit = self._sent_limit = size
         self._heartbeat.interval_s = control.heartbeat or 0
 
     def _on_open(self, control: spec.ConnectionOpen) -> Opened | None:

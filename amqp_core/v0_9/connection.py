@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
+from amqp_core.connection_base import BaseConnection
 from amqp_core.connection_states import Ended, Opened, Redirected, Role, State
 from amqp_core.error_conditions import CoreCondition, reason
 from amqp_core.errors import (
@@ -20,8 +21,7 @@ from amqp_core.errors import (
     VersionRefused,
     given,
 )
-from amqp_core.heartbeat import Heartbeat
-from amqp_core.protocol_header import HEADERS_0_9, describe_stranger, is_stranger
+from amqp_core.protocol_header import HEADERS_0_9, is_stranger
 from amqp_core.server_version import version_of
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import decode_method, encode_header, encode_method
@@ -52,6 +52,7 @@ from amqp_core.write_primitives import cut_short
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from amqp_core.blocks import Block
     from amqp_core.sasl import Login
 
 CONSUMING: Final = 1
@@ -72,7 +73,7 @@ def takes_long_logins(server_properties: Mapping[str, object]) -> bool:
     return server_properties.get("product") == "RabbitMQ" and version_of(server_properties) >= (4, 1)
 
 
-class Connection:
+class Connection(BaseConnection[Event, Frame]):
     """One side of an AMQP 0-9-1 or 0-9 connection. Not thread-safe.
 
     Pass received bytes to :meth:`receive_data`, write the bytes that :meth:`data_to_send` returns, call :meth:`tick`
@@ -103,6 +104,8 @@ class Connection:
         peer_properties: properties of the peer from connection.start or connection.start-ok.
     """
 
+    _before_frames = frozenset({State.HEADER, State.START})
+
     def __init__(
         self,
         role: Role,
@@ -125,15 +128,23 @@ class Connection:
         if max_frame_size is not None and max_frame_size < MIN_MAX_FRAME_SIZE:
             reason = f"at least {MIN_MAX_FRAME_SIZE} bytes are needed"
             raise UsageError(CoreCondition.ARGUMENT_INVALID(name=f"max_frame_size={max_frame_size}", reason=reason))
-        self.role = role
+        super().__init__(
+            role,
+            State.START if role is Role.CLIENT else State.HEADER,
+            heartbeat=heartbeat,
+            parse=parse_frame,
+            # 0-9-1 section connection.tune, frame-max: until it is agreed, frames of up to frame-min-size must be
+            # taken. Servers do not heed that where they tell what they are and can (connection.start).
+            received_limit=DEFAULT_FRAME_MAX if role is Role.CLIENT else MIN_MAX_FRAME_SIZE,
+            scanner=Scanner(CONSUMING, max_message_bytes) if scan_deliveries else None,
+        )
         self.version = version
-        self.state = State.START if role is Role.CLIENT else State.HEADER
+        self._protocol = f"AMQP {version}"
         self.max_frame_size = max_frame_size or DEFAULT_FRAME_MAX
         self.channel_max = channel_max
         self.virtual_host = virtual_host
         self.peer_properties: dict[str, object] = {}
         self._wished_frame_size = max_frame_size
-        self._heartbeat = Heartbeat(heartbeat)
         self._login = login
         self._authenticate = authenticate
         self._client_properties = client_properties or {}
@@ -142,68 +153,15 @@ class Connection:
         self._server_properties = server_properties or {}
         self._forbids_virtual_host = forbids_virtual_host
         self._refuse = refuse
-        self._scan = Scanner(CONSUMING, max_message_bytes) if scan_deliveries else None
-        self._scanning = False
-        self._tail = b""
-        self._out: list[bytes] = []
-        # 0-9-1 section connection.tune, frame-max: until it is agreed, frames of up to frame-min-size must be taken.
-        # Servers do not heed that where they tell what they are and can (connection.start).
-        self._received_limit = DEFAULT_FRAME_MAX if role is Role.CLIENT else MIN_MAX_FRAME_SIZE
         self._sent_limit = MIN_MAX_FRAME_SIZE
         if role is Role.CLIENT:
             self._out.append(HEADERS_0_9[version])
-
-    @property
-    def heartbeat_s(self) -> int:
-        """Seconds between heartbeats: wished at first, then as agreed with the peer; 0: no heartbeats."""
-        return self._heartbeat.interval_s
 
     @property
     def peer_capabilities(self) -> dict[str, object]:
         """The table ``capabilities`` in the properties of the peer (an extension); names: :class:`spec.Capability`."""
         capabilities = self.peer_properties.get("capabilities")
         return capabilities if isinstance(capabilities, dict) else {}
-
-    def data_to_send(self) -> bytes:
-        """Return and clear the bytes that wait to be written."""
-        data = b"".join(self._out)
-        self._out.clear()
-        if data:
-            self._heartbeat.sent = True
-        return data
-
-    def receive_data(self, data: bytes) -> list[Event]:
-        """Process received bytes; return their events, in order.
-
-        A protocol violation ends the connection: the last event is then :class:`Ended` with the error, after the
-        events of all complete data before it, and a connection.close for the peer waits to be sent. The same holds for
-        errors of the login. So no AmqpError is raised.
-        """
-        events: list[Event] = []
-        if self.state is State.CLOSED:
-            return events
-        if data:
-            self._heartbeat.received = True
-        try:
-            if self.state in (State.HEADER, State.START):
-                self._tail += data
-                data = b""
-                if not self._receive_first():
-                    return events
-            self._receive_frames(data, events)
-        except AmqpError as error:
-            self._fail(error, events)
-        return events
-
-    def login_checked(self, error: AuthenticationFailed | None) -> list[Event]:
-        """For the server role: the login that ``authenticate`` left open is complete, or refused. Return its events."""
-        events: list[Event] = []
-        if self.state is State.CHECKING:
-            if error is None:
-                self._accept_login()
-            else:
-                self._fail(error, events)
-        return events
 
     def receive_eof(self) -> list[Event]:
         """Handle the end of the peer's data. Returns the reason if it is known.
@@ -228,16 +186,6 @@ class Connection:
             return None
         reason = "it closed the connection without a word, as this server does then"
         return AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self.mechanism, reason=reason))
-
-    def tick(self, now: float, *, reading: bool = True) -> tuple[float | None, bool]:
-        """Send a heartbeat if one is due; return the time of the next call, and whether the peer is silent.
-
-        As :meth:`amqp_core.heartbeat.Heartbeat.tick`.
-        """
-        due, following, silent = self._heartbeat.tick(now, reading=reading, is_open=self.state is State.OPEN)
-        if due:
-            self._out.append(HEARTBEAT_FRAME)
-        return following, silent
 
     def send_method(
         self, channel: int, method: spec.Method, properties: spec.BasicProperties | None = None, body: bytes = b""
@@ -299,9 +247,6 @@ class Connection:
         self.send_method(0, spec.ConnectionClose(reply_code, reply_text, class_id, method_id))
         self.state = State.CLOSE_OK
 
-    def _refused(self, how: str) -> VersionRefused:
-        return VersionRefused(describe_stranger(self._tail), f"AMQP {self.version}", how)
-
     def _receive_first(self) -> bool:
         """Whether the peer's first bytes are those of this protocol: its header, or the frame of connection.start.
 
@@ -335,54 +280,16 @@ class Connection:
         self.state = State.START_OK
         return True
 
-    def _receive_frames(self, data: bytes, events: list[Event]) -> None:
-        if self._scanning:
-            self._scan_frames(data, events)
-            return
-        buffer = self._tail + data if self._tail else data
-        pos = 0
-        try:
-            while (parsed := parse_frame(buffer, pos, self._received_limit)) is not None:
-                frame, pos = parsed
-                self._receive_frame(frame, events)
-                if self._scan is not None and self.state is State.OPEN:
-                    self._scanning = True
-                    self._tail = b""
-                    rest, buffer, pos = buffer[pos:], b"", 0
-                    self._scan_frames(rest, events)
-                    return
-                if self.state is State.CLOSED:
-                    break
-        finally:
-            self._tail = buffer[pos:]
-
-    @property
-    def under_way_bytes(self) -> int:
-        """See :attr:`.BlockScanner.under_way_bytes`; 0 where messages are not scanned."""
-        return 0 if self._scan is None else self._scan.under_way_bytes
-
     def drop_under_way(self) -> None:
         """See :meth:`.BlockScanner.drop_under_way`."""
         if self._scan is not None:
             self._scan.drop_under_way()
 
-    def _scan_frames(self, data: bytes, events: list[Event]) -> None:
-        scanner = self._scan
-        assert scanner is not None
-        for item in scanner.feed(data, self._received_limit):
-            if isinstance(item, bytes):
-                parsed = parse_frame(item, 0, len(item))  # the scanner has seen to its limit
-                if parsed is None:
-                    raise ProtocolError("a frame was cut off")
-                self._receive_frame(parsed[0], events)
-            elif self.state is State.OPEN:
-                events.append(DeliveriesReceived(item))
-            if self.state is State.CLOSED:
-                return
-        if scanner.begun and self.state is State.OPEN:
-            events.append(DeliveryBegun(scanner.begun))
-        if scanner.error is not None:
-            raise scanner.error
+    def _scanned(self, block: Block) -> tuple[Event, ...]:
+        return (DeliveriesReceived(block),)
+
+    def _begun(self, frames: bytes) -> DeliveryBegun:
+        return DeliveryBegun(frames)
 
     def _receive_frame(self, frame: Frame, events: list[Event]) -> None:
         if frame.type == HEARTBEAT:
@@ -445,6 +352,9 @@ class Connection:
             "For details see the broker logfile."
         )
         self.send_method(0, spec.ConnectionClose(spec.ReplyCode.ACCESS_REFUSED, cut_short(text)))
+
+    def _send_heartbeat(self) -> None:
+        self._out.append(HEARTBEAT_FRAME)
 
     def _on_start(self, method: spec.ConnectionStart) -> None:
         self.peer_properties = method.server_properties
