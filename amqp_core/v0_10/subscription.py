@@ -93,7 +93,7 @@ class Subscription(Arrivals[Message]):
         self._before = 0  # credit from before a stop that is not known to be complete; the broker may have used it
         self._before_bytes = 0.0
         self._stop_id: int | None = None  # command id of that stop
-        self._moved_at = 0.0  # when it was sent, or a transfer or other data was last seen to come
+        self._moved_at = 0.0  # when it was sent, a transfer or other data came, or silence was no sign
         self._moved_bytes = 0  # what had been received then
         self._early = 0  # messages that arrived since, and may have used the credit after it
         self._uncertain = False  # whether some did, so that the broker may have less credit than is counted
@@ -367,11 +367,10 @@ class Subscription(Arrivals[Message]):
     def _is_overdue(self) -> bool:
         """Whether a stop is unanswered, and the broker sends nothing: a stuck session may still send heartbeats."""
         client, now = self._client, monotonic()
-        if not client.reading or client.received_bytes - self._moved_bytes >= _FLOWING_BYTES:
+        may_be_silent = not client.reading or client.is_silence_allowed(now)
+        if may_be_silent or client.received_bytes - self._moved_bytes >= _FLOWING_BYTES:
             self._moved_at, self._moved_bytes = now, client.received_bytes
-        if self._stop_id is None or client.is_silence_allowed(now):
-            return False
-        return now - self._moved_at >= SILENCE_S
+        return self._stop_id is not None and now - self._moved_at >= SILENCE_S
 
     def _brings_nothing(self) -> bool:
         return monotonic() - self._changed_at >= _FORGOTTEN_SECONDS
