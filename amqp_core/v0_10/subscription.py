@@ -261,7 +261,7 @@ class Subscription(Arrivals[Message]):
             begun: a large message of which the first part arrives ends the wait, too (:attr:`Client.under_way_bytes`).
 
         Raises:
-            DeadlineExceeded: a stop is not answered, and the broker sent nothing but heartbeats for 60 s.
+            DeadlineExceeded: a stop is not answered; for 60 s and two heartbeats the broker sent only heartbeats.
             AmqpError: the connection or session has ended, and all blocks that arrived before were returned.
         """
         deadline = monotonic() + timeout
@@ -370,7 +370,9 @@ class Subscription(Arrivals[Message]):
         may_be_silent = not client.reading or client.is_silence_allowed(now)
         if may_be_silent or client.received_bytes - self._moved_bytes >= _FLOWING_BYTES:
             self._moved_at, self._moved_bytes = now, client.received_bytes
-        return self._stop_id is not None and now - self._moved_at >= SILENCE_S
+        # Settlements that take a broker less than two heartbeats are not announced as silence.
+        patience = max(SILENCE_S, 2.0 * client.connection.heartbeat_s)
+        return self._stop_id is not None and now - self._moved_at >= patience
 
     def _brings_nothing(self) -> bool:
         return monotonic() - self._changed_at >= _FORGOTTEN_SECONDS
