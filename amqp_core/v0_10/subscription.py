@@ -261,7 +261,8 @@ class Subscription(Arrivals[Message]):
             begun: a large message of which the first part arrives ends the wait, too (:attr:`Client.under_way_bytes`).
 
         Raises:
-            DeadlineExceeded: a stop is not answered; for 60 s and two heartbeats the broker sent only heartbeats.
+            DeadlineExceeded: a stop is not answered, and for 60 s, or two heartbeats if these take longer, the broker
+                sent nothing but heartbeats.
             AmqpError: the connection or session has ended, and all blocks that arrived before were returned.
         """
         deadline = monotonic() + timeout

@@ -110,6 +110,57 @@ def test_a_stop_is_answered_behind_transfers_however_long_they_take(monkeypatch:
         assert bodies(subscription, 8) == [b"under way"] * 8
 
 
+def test_a_stop_behind_accepts_that_took_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqp_core.v0_10.subscription.SILENCE_S", 0.5)
+
+    def script(peer: Peer) -> None:
+        peer.subscribed()
+        peer.transfer(b"before")
+        peer.completing = False  # its thread stores
+        accept, _ = peer.expect(spec.MessageAccept)
+        stop, _ = peer.expect(spec.MessageStop)
+        time.sleep(0.8)
+        peer.control(spec.SessionCompleted(commands=[(0, accept)]))
+        time.sleep(0.3)
+        peer.control(spec.SessionCompleted(commands=[(0, stop)]))
+        peer.transfer(b"late")
+        peer.silent()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        subscription = receiving(client)
+        assert bodies(subscription, 1) == [b"before"]
+        client.accept([(0, 0)], silence_timeout_s=30.0)
+        subscription.renew(5)
+        deadline = time.monotonic() + 10
+        while not (blocks := subscription.take_blocks(0.1)):
+            assert time.monotonic() < deadline
+        assert len(blocks[0].ends) == 1
+
+
+def test_a_stop_may_be_unanswered_for_two_long_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqp_core.v0_10.subscription.SILENCE_S", 0.2)
+
+    def script(peer: Peer) -> None:
+        peer.hooks[spec.MessageAccept] = lambda _: time.sleep(1.0)  # it stores, which needs no announcement
+        peer.subscribed()
+        peer.transfer(b"before")
+        peer.expect(spec.MessageStop)
+        peer.transfer(b"late")
+        peer.serve()
+
+    with FakePeer(script, heartbeat=1) as server:
+        client = server.connect(heartbeat=1)
+        subscription = receiving(client)
+        assert bodies(subscription, 1) == [b"before"]
+        client.accept([(0, 0)])
+        subscription.renew(5)
+        deadline = time.monotonic() + 10
+        while not (blocks := subscription.take_blocks(0.1)):
+            assert time.monotonic() < deadline
+        assert len(blocks[0].ends) == 1
+
+
 def test_without_heartbeats_silence_is_no_loss_while_nothing_is_asked_or_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amqp_core.v0_10.subscription.SILENCE_S", 0.2)
     answer, answered = threading.Event(), threading.Event()
