@@ -120,7 +120,7 @@ class AvailableNow:
 
     def cut_off(self) -> None:
         """Without credit, drop what the buffer holds beyond the end, so that it goes back; under the lock."""
-        limit = self._detector.limit
+        limit = self._detector.most
         if self.bounded and limit is not None and not self._consumer.has_credit and self._options.accepts:
             for ids in self._buffer.cut_off(limit):
                 add_range(self._excess, *ids)

@@ -140,6 +140,12 @@ class DrainDetector:
         """The target, once it is final."""
         return self.target if self._settles_at is None else None
 
+    @property
+    def most(self) -> int | None:
+        """Position beyond which nothing is read; None: not known. It is known before the target is final after a
+        reconnect, since no more can come again than was there at the start."""
+        return self._most if self._settles_at is not None and self._has_settled else self.limit
+
     def wants_count(self) -> bool:
         """Whether to count the queue again: nothing arrives, so nothing is under way; or the messages never end."""
         if self._settles_at is None or (now := self._clock()) < self._settles_at:

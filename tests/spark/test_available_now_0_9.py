@@ -213,6 +213,29 @@ def test_available_now_goes_on_after_a_lost_connection(fake: FakeBroker, readers
 
 
 @pytest.mark.usefixtures("fast_recounts")
+def test_available_now_returns_what_came_after_its_start_also_after_a_lost_connection(
+    fake: FakeBroker, readers: Readers
+) -> None:
+    """It arrives before the end is known, and nothing arrives after that."""
+    fake.publish("q", *numbers(100))
+    driver = Driver(readers(bufferBytes="1m", maxMessagesPerTrigger=50), available_now=True)
+    assert driver.trigger() is not None
+    fake.wait(lambda: fake.held() == 100)
+    time.sleep(1.0)  # the count of the start is final
+
+    def cut(name: str) -> None:
+        if name == "accept":
+            fake.on_command = lambda _: None
+            fake.cut()
+            fake.publish("q", *numbers(60, 100))
+
+    fake.on_command = cut
+    found = drained(driver)
+    assert set(found) == set(numbers(100)), f"{len(set(found)) - 100} messages that came later"
+    fake.wait(lambda: fake.depth("q") == 60)
+
+
+@pytest.mark.usefixtures("fast_recounts")
 @pytest.mark.parametrize("others", [0, 1])
 def test_available_now_replaces_a_consumer_that_gets_nothing(
     fake: FakeBroker, readers: Readers, caplog: pytest.LogCaptureFixture, others: int
