@@ -17,8 +17,9 @@ from amqp_core.arrivals import Arrivals
 from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import AmqpError, ProtocolError, UsageError
 from amqp_core.sequence_numbers import RangeSet
-from amqp_core.transport import SILENCE_S, monotonic
+from amqp_core.transport import monotonic
 from amqp_core.v0_10 import spec
+from amqp_core.v0_10.awaited_stop import AwaitedStop
 from amqp_core.v0_10.messages import Message, each_message
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ _WINDOW = 16384
 # Credit that brought nothing for so long is replaced: Broker-J sometimes stops serving one of several competing
 # consumers, although there are messages, until its credit changes (some 2 in 100 that subscribe while messages arrive).
 _FORGOTTEN_SECONDS = 2.0
-# A broker that sends fewer bytes in SILENCE_S sends heartbeats at most.
-_FLOWING_BYTES = 4096
 
 
 class UnsettledLimit:
@@ -93,8 +92,7 @@ class Subscription(Arrivals[Message]):
         self._before = 0  # credit from before a stop that is not known to be complete; the broker may have used it
         self._before_bytes = 0.0
         self._stop_id: int | None = None  # command id of that stop
-        self._moved_at = 0.0  # when it was sent, a transfer or other data came, or silence was no sign
-        self._moved_bytes = 0  # what had been received then
+        self._awaited = AwaitedStop(client)
         self._early = 0  # messages that arrived since, and may have used the credit after it
         self._uncertain = False  # whether some did, so that the broker may have less credit than is counted
         self._ending = False  # a call that zeroes the credit is under way: credit sent after it would be incomplete
@@ -224,9 +222,8 @@ class Subscription(Arrivals[Message]):
         self._given, self._given_bytes = 0, 0.0
         self._credit = self._before + messages
         self._early, self._uncertain = 0, False
-        if self._stop_id is None or client.is_complete(self._stop_id):  # else the wait for the answer goes on
-            self._moved_at, self._moved_bytes = monotonic(), client.received_bytes
         self._stop_id = client.queue(spec.MessageStop(destination=self.destination), sync=True)
+        self._awaited.sent(self._stop_id)
         if nbytes is not None:
             self._given_bytes = nbytes = max(1, nbytes)  # 0 would be taken for "not given yet"
             client.queue(self._flow(spec.MessageCreditUnit.BYTE, nbytes))
@@ -366,14 +363,7 @@ class Subscription(Arrivals[Message]):
         return min(deadline, self._changed_at + _FORGOTTEN_SECONDS)
 
     def _is_overdue(self) -> bool:
-        """Whether a stop is unanswered, and the broker sends nothing: a stuck session may still send heartbeats."""
-        client, now = self._client, monotonic()
-        may_be_silent = not client.reading or client.is_silence_allowed(now)
-        if may_be_silent or client.received_bytes - self._moved_bytes >= _FLOWING_BYTES:
-            self._moved_at, self._moved_bytes = now, client.received_bytes
-        # Settlements that take a broker less than two heartbeats are not announced as silence.
-        patience = max(SILENCE_S, 2.0 * client.connection.heartbeat_s)
-        return self._stop_id is not None and now - self._moved_at >= patience
+        return self._stop_id is not None and self._awaited.is_overdue(self._stop_id)
 
     def _brings_nothing(self) -> bool:
         return monotonic() - self._changed_at >= _FORGOTTEN_SECONDS
@@ -455,7 +445,8 @@ class Subscription(Arrivals[Message]):
 
     def _take_in(self, block: Block) -> None:
         count, nbytes = len(block.ends), len(block.frames)
-        self._changed_at = self._moved_at = monotonic()
+        self._changed_at = monotonic()
+        self._awaited.moved()
         self._blocks.append(block)
         self._credit -= count
         early = min(count, self._before)

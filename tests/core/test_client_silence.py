@@ -52,7 +52,7 @@ def test_a_silent_peer_is_noticed_after_two_heartbeats() -> None:
 
 
 def test_without_heartbeats_a_peer_that_leaves_a_stop_unanswered_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqp_core.v0_10.subscription.SILENCE_S", 0.5)
+    monkeypatch.setattr("amqp_core.v0_10.awaited_stop.SILENCE_S", 0.5)
 
     def script(peer: Peer) -> None:
         peer.subscribed()
@@ -68,7 +68,7 @@ def test_without_heartbeats_a_peer_that_leaves_a_stop_unanswered_is_lost(monkeyp
 
 
 def test_a_peer_that_sends_heartbeats_and_leaves_stops_unanswered_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqp_core.v0_10.subscription.SILENCE_S", 1.5)
+    monkeypatch.setattr("amqp_core.v0_10.awaited_stop.SILENCE_S", 1.5)
 
     def script(peer: Peer) -> None:
         peer.subscribed()
@@ -92,7 +92,7 @@ def test_a_peer_that_sends_heartbeats_and_leaves_stops_unanswered_is_lost(monkey
 
 
 def test_a_stop_is_answered_behind_transfers_however_long_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqp_core.v0_10.subscription.SILENCE_S", 0.5)
+    monkeypatch.setattr("amqp_core.v0_10.awaited_stop.SILENCE_S", 0.5)
 
     def script(peer: Peer) -> None:
         def transfers_first(_stop: spec.Command) -> None:
@@ -110,8 +110,34 @@ def test_a_stop_is_answered_behind_transfers_however_long_they_take(monkeypatch:
         assert bodies(subscription, 8) == [b"under way"] * 8
 
 
+def test_stops_that_are_answered_after_the_next_one_was_sent_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqp_core.v0_10.awaited_stop.SILENCE_S", 1.0)
+
+    def script(peer: Peer) -> None:
+        peer.subscribed()
+        peer.completing = False
+        due: list[tuple[float, int]] = []
+        with contextlib.suppress(ConnectionError):
+            while peer.ended is None:
+                known = len(peer.commands)
+                peer.hears(0.05)
+                stops = [each for each, command in peer.commands[known:] if isinstance(command, spec.MessageStop)]
+                due += [(time.monotonic() + 0.4, each) for each in stops]
+                while due and due[0][0] <= time.monotonic():
+                    peer.control(spec.SessionCompleted(commands=[(0, due.pop(0)[1])]))
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        subscription = receiving(client)
+        until = time.monotonic() + 3.0
+        while time.monotonic() < until:
+            subscription.renew(5)
+            subscription.take_blocks(0.2)
+        client.close()
+
+
 def test_a_stop_behind_accepts_that_took_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqp_core.v0_10.subscription.SILENCE_S", 0.5)
+    monkeypatch.setattr("amqp_core.v0_10.awaited_stop.SILENCE_S", 0.5)
 
     def script(peer: Peer) -> None:
         peer.subscribed()
@@ -139,7 +165,7 @@ def test_a_stop_behind_accepts_that_took_long_is_waited_for(monkeypatch: pytest.
 
 
 def test_a_stop_may_be_unanswered_for_two_long_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqp_core.v0_10.subscription.SILENCE_S", 0.2)
+    monkeypatch.setattr("amqp_core.v0_10.awaited_stop.SILENCE_S", 0.2)
 
     def script(peer: Peer) -> None:
         peer.hooks[spec.MessageAccept] = lambda _: time.sleep(1.0)  # it stores, which needs no announcement
@@ -162,7 +188,7 @@ def test_a_stop_may_be_unanswered_for_two_long_heartbeats(monkeypatch: pytest.Mo
 
 
 def test_without_heartbeats_silence_is_no_loss_while_nothing_is_asked_or_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqp_core.v0_10.subscription.SILENCE_S", 0.2)
+    monkeypatch.setattr("amqp_core.v0_10.awaited_stop.SILENCE_S", 0.2)
     answer, answered = threading.Event(), threading.Event()
 
     def script(peer: Peer) -> None:
@@ -187,7 +213,7 @@ def test_without_heartbeats_silence_is_no_loss_while_nothing_is_asked_or_read(mo
 
 
 def test_without_heartbeats_a_broker_that_stores_accepts_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqp_core.v0_10.subscription.SILENCE_S", 0.2)
+    monkeypatch.setattr("amqp_core.v0_10.awaited_stop.SILENCE_S", 0.2)
     stored = threading.Event()
 
     def script(peer: Peer) -> None:
