@@ -65,6 +65,23 @@ def read_table_typed(data: bytes, pos: int) -> tuple[dict[str, Typed], int]:
     return _table(data, pos, 1, _typed)
 
 
+def read_entry(data: bytes, pos: int, key: bytes) -> object:
+    """The value of one key of a table, ``None`` without it; other keys, and nested tables, may have any octets."""
+    pos, end = _bounds(data, pos, "table")
+    found: object = None
+    while pos < end:
+        name, at = read_vbin8(data, pos)
+        code, pos = read_uint8(data, at)
+        if code in (codes.TABLE, codes.ARRAY):
+            value: object = None
+            _, pos = read_vbin32(data, pos)
+        else:
+            value, pos = _natural(data, pos, code, 1)
+        if name == key:
+            found = value
+    return found
+
+
 def read_array(data: bytes, pos: int) -> tuple[list[object], int]:
     """An array as natural Python values."""
     return _array(data, pos, 1, _natural)
