@@ -75,6 +75,39 @@ def test_a_late_answer_does_not_hide_that_messages_are_gone(
     assert "AMQP_LOG_DATA_LOST" in caplog.text
 
 
+class Node:
+    """A client of the first host of its options; the log of each node begins where its retention has left off."""
+
+    def __init__(self, hosts: tuple[tuple[str, int], ...]) -> None:
+        self.peer = "{}:{}".format(*hosts[0])
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_the_node_that_left_messages_out_says_whether_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another node may still have them; it was down when the reader connected."""
+    is_up = False
+
+    def connect(given: Any) -> Any:
+        return Node(given.hosts if is_up else given.hosts[1:])
+
+    def entry(probe: Any, *_: object) -> LogEntry:
+        return LogEntry({"one:5672": 0, "two:5672": 900}[probe._client.peer], DIGEST)
+
+    monkeypatch.setattr(LogProbe, "entry", entry)
+    of_two = SourceOptions.parse({"url": "amqp://one,two", "queue": "s", "queueType": "stream"})
+    reader = RangeReader(LogPartition("s", 0, 1000), of_two, cast("Any", None), connect)
+    assert reader._hosts.connect(connect, of_two.connect_options()).peer == "two:5672"
+    is_up = True
+    reader._pending = range_reader._Run(cast("Any", None), 0, 10, 900)
+    with pytest.raises(LogError, match=r"AMQP_LOG_DATA_LOST\] Messages 0 to 900"):
+        reader._skip_gap()
+
+
 HIDDEN = "the broker sends nothing for the offsets"
 
 

@@ -202,7 +202,7 @@ class RangeReader:
         if self._pending is None:
             return
         following = min(self._pending.offset, self._end)
-        options = self._hosts.applied(self._options.connect_options())
+        options = self._hosts.only_current(self._options.connect_options())  # each node removes messages on its own
         with self._connector(options) as other:  # on the other connection the answer comes behind the prefetch
             probe = LogProbe(other)
             first = probe.entry(self._log, FIRST, SURE_SECONDS)
