@@ -99,7 +99,9 @@ class DividedStream:
             patience = OTHERS_POLLED_SECONDS
         for reader in self._readers:
             reader.ask(start)
-        has_news = False
+        has_news = any(reader.has_news for reader in self._readers)  # of those that answered since the last call
+        if has_news:
+            until = begun + patience
         while waiting := {reader.pipe: reader for reader in self._readers if reader.asked}:
             left = None if until == math.inf else max(0.0, until - time.monotonic())
             answered = wait(list(waiting), left)

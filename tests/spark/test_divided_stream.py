@@ -1,17 +1,24 @@
-"""What each of several reader processes gets of the options, and errors on their way to the first process."""
+"""What each of several reader processes gets of the options, its answers, and errors on their way to the first one."""
 
 from __future__ import annotations
 
+import os
 import pickle
+import threading
+import time
+from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
 
 from amqp_core.errors import NotFound
-from amqp_spark.datasource.divided_stream import parts
+from amqp_spark.connect import connect
+from amqp_spark.datasource.divided_stream import DividedStream, parts
+from amqp_spark.datasource.reader_calls import Answer
 from amqp_spark.datasource.reader_process import sent
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import OptionError, ReaderLost
+from amqp_spark.offsets import QueueOffset, dump_offsets, initial_offsets
 from amqp_spark.options import SourceOptions
 
 
@@ -90,3 +97,40 @@ def test_an_error_that_is_none_of_ours_is_sent_as_text() -> None:
     assert type(error) is RuntimeError
     assert "in fail" in str(error)
     assert str(error).endswith("KeyError: 'a defect'")
+
+
+class _NoProcess:
+    """In place of a reader process; the test answers the calls at the other end of its pipe."""
+
+    pipes: list[Connection]
+
+    def __init__(self, _command: list[str], *, pass_fds: tuple[int], **_: object) -> None:
+        self.pipes.append(Connection(os.dup(*pass_fds)))
+
+    def terminate(self) -> None:
+        self.pipes.pop().close()
+
+    def wait(self, _seconds: float | None = None) -> int:
+        return 0
+
+
+def test_a_batch_that_came_between_two_calls_does_not_wait_for_a_process_without_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """AvailableNow: the other one may look for the end of its queues for long, or connect again."""
+    monkeypatch.setattr(_NoProcess, "pipes", [], raising=False)
+    monkeypatch.setattr("amqp_spark.datasource.divided_stream.subprocess.Popen", _NoProcess)
+    start = dump_offsets(initial_offsets(("a", "b")))
+    stream = DividedStream(options("a,b", numReaders=2), connect, bounded=True)
+    a, b = _NoProcess.pipes
+    b.send(Answer(dump_offsets({"b": QueueOffset(5, 1)})))
+    first = stream.latest_offset(start)
+    assert first == start | dump_offsets({"b": QueueOffset(5, 1)})
+    a.send(Answer(dump_offsets({"a": QueueOffset(7, 2)})))  # while Spark works
+    late = threading.Timer(5.0, b.send, (Answer(dump_offsets({"b": QueueOffset(5, 1)})),))
+    late.start()
+    begun = time.monotonic()
+    assert stream.latest_offset(first) == first | dump_offsets({"a": QueueOffset(7, 2)})
+    assert time.monotonic() - begun < 4.0
+    late.cancel()
+    stream.stop()
