@@ -223,7 +223,8 @@ class Subscription(Arrivals[Message]):
         self._credit = self._before + messages
         self._early, self._uncertain = 0, False
         self._stop_id = client.queue(spec.MessageStop(destination=self.destination), sync=True)
-        self._awaited.sent(self._stop_id)
+        if self._stop_id is not None:  # else the session is ending
+            self._awaited.sent(self._stop_id)
         if nbytes is not None:
             self._given_bytes = nbytes = max(1, nbytes)  # 0 would be taken for "not given yet"
             client.queue(self._flow(spec.MessageCreditUnit.BYTE, nbytes))
