@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 # A part of this share of the window is sent at once: parts of few messages would cost more than they carry.
 _SHARE = 8
 _NACKED = "basic.nack: a queue is full and rejects messages, or it failed"
+_STOPPED = "channel.flow: a queue is full"
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class Publisher(RunPublisher):
         self._moved: tuple[int, int, int] | None = None  # what was confirmed and read when that was looked at last
         self._moved_at = 0.0
         self._stalled_at = math.inf
+        self._stopped_until = math.inf
         self._confirming = False
         self._error: AmqpError | None = None
         self._last = 0
@@ -315,8 +317,11 @@ class Publisher(RunPublisher):
 
     def _wait_for_room(self, transfers: Transfers, start: int, deadline: float) -> int:
         while True:
-            allowed_by = min(deadline, monotonic() + self._blocked_timeout_s)
-            self._wait(self._may_publish, "the broker to allow publishing again", allowed_by)
+            self._stopped_until = monotonic() + self._blocked_timeout_s
+            try:
+                self._wait(self._may_publish, "the broker to allow publishing again", deadline)
+            finally:
+                self._stopped_until = math.inf
             stop = self._room(transfers, start)
             if stop > start:
                 return stop
@@ -372,7 +377,7 @@ class Publisher(RunPublisher):
             self._stalled_at = math.inf
             return min(deadline, self._blocked_since + self._blocked_timeout_s)
         self._look_for_progress(started)
-        return min(super()._give_up_at(started, deadline), self._stalled_at)
+        return min(super()._give_up_at(started, deadline), self._stalled_at, self._stopped_until)
 
     def _look_for_progress(self, started: float) -> None:
         """Find out when a broker counts as stalled that confirms nothing of what is in flight, and reads nothing.
@@ -390,6 +395,8 @@ class Publisher(RunPublisher):
         peer, reason = self._driver.transport.peer, self._driver.endpoint.blocked
         if reason is not None and self._blocked_since is not None:
             raise PublishingBlocked(peer, monotonic() - self._blocked_since, reason)
+        if monotonic() >= self._stopped_until:  # a new connection would not be stopped before it has filled the window
+            raise PublishingBlocked(peer, self._blocked_timeout_s, _STOPPED)
         if monotonic() >= self._stalled_at:
             raise ConfirmsMissing(peer, self._blocked_timeout_s, str(self._last - self._count))
         super()._give_up(what)

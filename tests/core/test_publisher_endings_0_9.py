@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from amqp_core.errors import DeadlineExceeded, NotFound
+from amqp_core.errors import DeadlineExceeded, NotFound, PublishingBlocked
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import decode_method
 from amqp_core.v0_9.framing import METHOD, Frame
@@ -67,8 +67,9 @@ def test_a_channel_that_stays_stopped_is_given_up() -> None:
         publisher = client.publisher(blocked_timeout_s=0.1)
         publisher.send(numbered(1))
         reading_until(client, lambda: not publisher._channel.active, "channel.flow")
-        with pytest.raises(DeadlineExceeded, match="allow publishing again"):
+        with pytest.raises(PublishingBlocked, match=r"AMQP_PUBLISHING_BLOCKED.*channel.flow") as raised:
             publisher.send(numbered(1, 1))
+        assert not raised.value.retryable, "a new connection would fill the full queue further"
 
 
 def test_without_heartbeats_the_broker_is_asked_whether_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:

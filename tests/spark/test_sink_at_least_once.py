@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import deque
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -644,6 +645,29 @@ def test_a_broker_that_confirms_nothing_for_too_long_fails_the_task(rabbit: Fake
         "[AMQP_PUBLISHING_BLOCKED_TOO_LONG] Cannot publish partition 3 in batch 12: fake:5672 has confirmed none of 2 "
         "message(s) for 90 s, and option blockedTimeout=90 s is over. Give"
     )
+
+
+def test_a_channel_that_stays_stopped_fails_the_task_and_no_connection_fills_the_queue_further() -> None:
+    """Broker-J stops each channel whose message it has put into a full queue, also one of a new connection."""
+    taken: list[int] = []
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.published(3)
+        taken.append(3)
+        peer.flow(active=False)
+        peer.ack(3, multiple=True)
+        peer.serve()
+
+    with FakePeer(script) as server:
+        given = {"url": f"amqp://127.0.0.1:{server.port}", "protocol": "0-9-1", "routingKey": "q", "maxInFlight": 3}
+        options = replace(SinkOptions.parse({**given, "retry.maxDelay": 0.02}), blocked_timeout=0.3)
+        with closing(Connections()) as pool:
+            plan = MessagePlan.build(StructType().add("body", "string"), options)
+            task = TaskWriter(plan, AtLeastOnce(options, TaskId("the-query", 7, 1), connections=pool))
+            with pytest.raises(PublishFailed, match=r"AMQP_PUBLISHING_BLOCKED_TOO_LONG.*channel.flow"):
+                task.run([rows(9).select(["body"])])
+    assert taken == [3]
 
 
 def test_a_broker_of_another_protocol_cannot_take_over(rabbit: FakeBroker) -> None:
