@@ -43,8 +43,12 @@ class HostOrder:
         """Connect to the first host in the order that answers; later :meth:`lost` is about that host. It raises the
         errors of the connector."""
         client = connector(self.applied(options))
-        self._current = client.peer
+        self.use(client)
         return client
+
+    def use(self, client: Client) -> None:
+        """Record the connection that is used from now on."""
+        self._current = client.peer
 
     def lost(self) -> None:
         """Record that the connection, if there is one, is of no use."""

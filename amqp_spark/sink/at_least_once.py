@@ -135,6 +135,7 @@ class AtLeastOnce:
         if link is not None and self._refusals > 1:  # all others are confirmed
             link.lease.abort()
             link = sender.link = None
+            sender.hosts.lost()
             sender.retries += 1
         with link.lease.resting() if link is not None else nullcontext():
             self._sleep(delay)
@@ -146,6 +147,7 @@ class AtLeastOnce:
         progress, reused = False, False
         stopped = isinstance(error, PublisherStopped)
         sender.was_stopped = stopped or (sender.was_stopped and link is None)
+        sender.hosts.lost()
         if link is not None:
             if isinstance(error, CommandFailed) and not isinstance(error, ChannelClosed):
                 sender.refused(error)  # a closed channel that was for no message may be opened anew

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import AmqpError
 from amqp_spark.connect import connect
+from amqp_spark.host_order import HostOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,9 +96,10 @@ class Connections:
         self._leases: set[Lease] = set()
         self._keeper: threading.Thread | None = None
 
-    def lease(self, options: ConnectOptions) -> Lease:
+    def lease(self, options: ConnectOptions, hosts: HostOrder | None = None) -> Lease:
         """Lease a connection for one task: a kept one that still works, else a new one
-        (:func:`amqp_spark.connect.connect`)."""
+        (:func:`amqp_spark.connect.connect`). ``hosts``: which of them the task tries first."""
+        hosts = hosts or HostOrder()
         while (kept := self._take_idle(options)) is not None:
             kept.lock.acquire()
             try:
@@ -106,8 +108,9 @@ class Connections:
                 kept.abort()
                 continue
             kept.reused = True
+            hosts.use(kept.client)
             return kept
-        lease = Lease(self, options, self._connect(options), reused=False)
+        lease = Lease(self, options, hosts.connect(self._connect, options), reused=False)
         with self._changed:
             self._leases.add(lease)
             self._keep()

@@ -15,6 +15,7 @@ from amqp_spark.arrow.encode import FrameFormat
 from amqp_spark.connect import require, require_prepared_transactions
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import MessagePlace, PublishFailed, Unroutable
+from amqp_spark.host_order import HostOrder
 from amqp_spark.options import DISCARD
 from amqp_spark.sink.origins import Origin, origin_of, without_accept
 from amqp_spark.sink.routes import Routes
@@ -46,9 +47,10 @@ class Sender:
     """The messages of one task on their way to the broker. It is for one thread.
 
     In a ``transaction`` messages reach their queues at a commit, later than the broker receives them. ``link`` is None
-    before the first connection and after a loss; ``waiting`` has the runs not yet passed to it, in order. The form of
-    encoded runs (``frame_format``) depends on the kind of broker. If the sink ``discards``
-    unroutable messages, rejected ones may be sent once more: their frames are kept until completion (``keeps_frames``).
+    before the first connection and after a loss; ``hosts`` has the host that was lost latest as its last one;
+    ``waiting`` has the runs not yet passed to it, in order. The form of encoded runs (``frame_format``) depends on the
+    kind of broker. If the sink ``discards`` unroutable messages, rejected ones may be sent once more: their frames are
+    kept until completion (``keeps_frames``).
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Sender:
         self.task_id = task_id
         self.place = MessagePlace(task_id.partition, task_id.batch_id)
         self.link: Link | None = None
+        self.hosts = HostOrder()
         self.waiting: deque[Transfers] = deque()
         self.frame_format: FrameFormat | None = None
         self.was_stopped = False
@@ -83,7 +86,7 @@ class Sender:
 
     def lease(self) -> Lease:
         """Lease a connection from the pool."""
-        return self._connections.lease(self.options.connect_options())
+        return self._connections.lease(self.options.connect_options(), self.hosts)
 
     def open(self) -> Link:
         """Lease a connection and make it ready for this task; the caller makes it the current one."""

@@ -555,6 +555,32 @@ def test_a_task_goes_on_when_a_real_client_loses_its_channel() -> None:
     assert set(found) >= {b"row-%04d" % number for number in range(1, 5)}, "what was not confirmed came again"
 
 
+def test_after_a_loss_the_next_host_is_tried_first() -> None:
+    """The first one takes connections, but none of them lives for long: a proxy before a node that is gone."""
+    found: list[bytes] = []
+
+    def lost(peer: Peer) -> None:
+        peer.open()
+        peer.published()
+
+    def good(peer: Peer) -> None:
+        peer.acking = True
+        peer.open()
+        peer.serve()
+        found.extend(message.content.body for message in peer.messages)
+
+    with FakePeer(lost) as first, FakePeer(good) as second:
+        url = f"amqp://127.0.0.1:{first.port},127.0.0.1:{second.port}"
+        given = {"url": url, "protocol": "0-9-1", "routingKey": "q", "retry.maxAttempts": 1, "retry.maxDelay": 0.02}
+        options = SinkOptions.parse(given)
+        with closing(Connections()) as pool:
+            plan = MessagePlan.build(StructType().add("body", "string"), options)
+            task = TaskWriter(plan, AtLeastOnce(options, TaskId("the-query", 7, 1), connections=pool))
+            statistics = task.run([rows(3).select(["body"])])
+    assert (statistics.messages, statistics.retries) == (3, 1)
+    assert found == [b"row-0000", b"row-0001", b"row-0002"]
+
+
 @pytest.mark.parametrize(("qpidd", "frame"), [(True, 65535), (False, 4096)])
 def test_a_broker_of_another_kind_cannot_take_over(qpidd: bool, frame: int) -> None:
     broker = FakeBroker(Script(breaks_after=1))
