@@ -10,16 +10,21 @@ import pytest
 
 from amqp_core.api import LogEntry
 from amqp_core.blocks import Block
-from amqp_core.errors import DeadlineExceeded
+from amqp_core.errors import DeadlineExceeded, ResourceDeleted
+from amqp_core.v0_9 import spec
+from amqp_core.v0_9.connection import CONSUMING
 from amqp_spark.datasource.log import positions
 from amqp_spark.datasource.log import probe as probe_module
 from amqp_spark.datasource.log.offsets import LogOffset
 from amqp_spark.datasource.log.probe import LogProbe
 from amqp_spark.options.log_positions import Edge, Since
 from tests.support.clock import Clock
+from tests.support.fakepeer_0_9 import FakePeer, Peer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from amqp_core.v0_9.framing import Frame
 
 
 class WrittenLog:
@@ -207,3 +212,29 @@ def test_a_log_that_counts_messages_is_not_taken_for_an_empty_one(clock: Clock) 
     with pytest.raises(DeadlineExceeded, match="to send the last message of stream 's'"):
         probe.since("s", 1_800_000_000)
     assert probe.end("s", certain=False) == 0
+
+
+def test_an_empty_log_is_not_taken_for_empty_once_the_broker_has_ended_its_subscription(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when another node becomes the leader: the subscription will never say that a message has come."""
+    monkeypatch.setattr(probe_module, "EMPTY_SECONDS", 0.05)
+    ends = False
+
+    def script(peer: Peer) -> None:
+        def on_frame(frame: Frame) -> None:
+            if ends and frame.payload.startswith(spec.ChannelFlow.CODE.to_bytes(4)):
+                peer.send(spec.BasicCancel(consumer_tag="s1", no_wait=True), channel=CONSUMING)
+
+        peer.answers |= {spec.BasicQos: spec.BasicQosOk(), spec.BasicConsume: spec.BasicConsumeOk(consumer_tag="s1")}
+        peer.on_frame = on_frame
+        peer.open()
+        peer.serve()
+
+    with FakePeer(script) as server:
+        probe = LogProbe(server.connect())
+        probe.find_empty(["s"])
+        assert probe.end("s", certain=False) == 0
+        ends = True
+        with pytest.raises(ResourceDeleted, match="AMQP_CONSUMER_CANCELLED"):
+            probe.end("s", certain=False)

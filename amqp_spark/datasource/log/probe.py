@@ -202,8 +202,12 @@ class LogProbe:
             self._news[log] = [*self._news.get(log, ()), *blocks]
 
     def _take(self, log: str, subscription: Subscription, seconds: float) -> Sequence[Block]:
-        """Blocks that have arrived; their messages are settled, which only lets more arrive."""
-        blocks = list(subscription.take_arrived())
+        """Blocks that have arrived; their messages are settled, which only lets more arrive.
+
+        Raises:
+            ResourceDeleted: the broker has ended the subscription, so that nothing more will come.
+        """
+        blocks = list(subscription.take_blocks(0))
         deadline = monotonic() + seconds
         while not blocks and monotonic() < deadline:
             blocks += subscription.take_blocks(max(0.0, deadline - monotonic()))
