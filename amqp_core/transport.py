@@ -7,6 +7,7 @@ be woken from another thread. It converts every ``OSError`` and ``ssl.SSLError``
 from __future__ import annotations
 
 import contextlib
+import errno
 import queue
 import select
 import socket
@@ -30,6 +31,9 @@ READ_BYTES = 1 << 18
 _WRITE_BYTES = 1 << 18
 # Without heartbeats, a peer that for so many seconds sends nothing, and owes an answer, counts as lost.
 SILENCE_S = 60.0
+
+# Errors of a machine without such addresses, or without a way to them (IPv6, often): they say nothing of the host.
+_NO_WAY = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENETUNREACH})
 
 monotonic = time.monotonic
 
@@ -299,18 +303,21 @@ def _dialling_explained(where: str, timeout: float) -> Iterator[None]:
 def _dial(host: str, port: int, deadline: float) -> socket.socket:
     """Connect to the first address of ``host`` that answers; each gets its share of the remaining time."""
     addresses = _resolve(host, port, deadline)
-    failure: OSError = OSError("the name has no address")
+    failure: OSError | None = None
     for index, (family, kind, protocol, _, address) in enumerate(addresses):
-        sock = socket.socket(family, kind, protocol)
+        sock: socket.socket | None = None
         try:
+            sock = socket.socket(family, kind, protocol)
             sock.settimeout(max(0.001, (deadline - monotonic()) / (len(addresses) - index)))
             sock.connect(address)
         except OSError as error:
-            sock.close()
-            failure = error
+            if sock is not None:
+                sock.close()
+            if failure is None or failure.errno in _NO_WAY or error.errno not in _NO_WAY:
+                failure = error
         else:
             return sock
-    raise failure
+    raise failure or OSError("the name has no address")
 
 
 def _resolve(host: str, port: int, deadline: float) -> Sequence[_Address]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
@@ -198,6 +200,46 @@ def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [])
         with pytest.raises(ConnectionFailed, match="the name has no address"):
             Transport.connect("some.name", port, timeout=5, context=None)
+
+
+class WithoutIpv6(socket.socket):
+    """A socket of a machine that has no IPv6: it is not built in, turned off, or has no route."""
+
+    error = errno.EAFNOSUPPORT
+
+    def __init__(self, family: int, *others: int) -> None:
+        if family == socket.AF_INET6 and self.error == errno.EAFNOSUPPORT:
+            raise OSError(self.error, os.strerror(self.error))
+        super().__init__(family, *others)
+
+    def connect(self, address: Any) -> None:
+        if self.family == socket.AF_INET6:
+            raise OSError(self.error, os.strerror(self.error))
+        super().connect(address)
+
+
+@pytest.mark.parametrize("error", [errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENETUNREACH])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_an_address_of_a_kind_that_the_machine_does_not_have_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, error: int, *, is_last: bool
+) -> None:
+    """As localhost in a container: 127.0.0.1 and ::1."""
+
+    def resolved(port: int) -> None:
+        found = [
+            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0)),
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (HOST, port)),
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found[::-1] if is_last else found)
+
+    with socket.create_server((HOST, 0)) as listener:
+        port: int = listener.getsockname()[1]
+        resolved(port)
+        monkeypatch.setattr(WithoutIpv6, "error", error)
+        monkeypatch.setattr(socket, "socket", WithoutIpv6)
+        Transport.connect("some.name", port, timeout=5, context=None).close()
+    with pytest.raises(ConnectionFailed, match="Connection refused"):
+        Transport.connect("some.name", port, timeout=5, context=None)
 
 
 def test_addresses_that_do_not_answer_share_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
