@@ -220,8 +220,8 @@ class Sender:
             (allowed if self.discards and unroutable else others).append(one)
         if others and self._returns and all(one.run is not None and not one.is_unroutable for one in others):
             self.nacked += others
-        elif others:
-            self.reject(others)
+        elif others:  # what is nacked beside them would be sent again: returned ones are the cause
+            self.reject([one for one in others if self._returns and one.is_unroutable] or others)
         self.discarded += len(allowed)
         if not self._returns:
             self.waiting.extendleft(reversed(without_accept(allowed)))

@@ -641,6 +641,15 @@ def test_a_full_queue_fails_the_task_even_if_unroutable_messages_may_be_discarde
     assert len(task.waits) == MOST_REFUSALS
 
 
+def test_a_returned_message_among_nacked_ones_is_what_fails_the_task(rabbit: FakeBroker) -> None:
+    """What is nacked would be sent again, so that it is not the cause."""
+    rabbit.scripts.append(Script(rejects={1: 0, 3: 312, 4: 0, 6: 312}))
+    with pytest.raises(
+        Unroutable, match=r"^\[AMQP_UNROUTABLE\] Cannot publish 2 message\(s\), .* row 3 of partition 3"
+    ):
+        Task(rabbit).run(rows(8))
+
+
 def test_nacked_messages_are_sent_again_on_another_connection(rabbit: FakeBroker) -> None:
     """A channel of RabbitMQ 3.10 that has met a queue without its leader nacks until that node is back."""
     rabbit.scripts += [Script(rejects=dict.fromkeys((1, 3, 4, 8, 9, 10), 0)), Script()]
