@@ -149,11 +149,14 @@ def site_of(options: Mapping[str, object]) -> Site:
         of_source = Given((*CONNECTION, *SOURCE), "source", shared | {"queue": "any"}).problems
         of_sink = Given((*CONNECTION, *SINK), "sink", shared).problems
         problems += of_source if of_source and of_sink else []
+    declares, queue_type = False, None
     for kind, names in sides:
         if given & names - _SHARED:
             own = {key: value for key, value in options.items() if key.lower() in names | _BASE}
             try:
-                kind.parse(own)
+                parsed = kind.parse(own)
+                if isinstance(parsed, SourceOptions):
+                    declares, queue_type = parsed.declare == "ifMissing", parsed.queue_type
             except OptionError as error:
                 problems += [each for each in error.problems if each not in problems]
     if problems:
@@ -165,4 +168,6 @@ def site_of(options: Mapping[str, object]) -> Site:
         queues=queues,
         exchanges=(str(exchange or ""),) if given & {"exchange", "routingkey"} else (),
         exactly_once=str(lowered.get("deliveryguarantee") or "").lower() == EXACTLY_ONCE,
+        declares=declares,
+        queue_type=queue_type,
     )

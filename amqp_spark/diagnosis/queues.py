@@ -45,6 +45,9 @@ def examine(report: Report, site: Site, queue: str) -> str | None:
             info = _query(client, queue)
             if info is None:
                 vhost = site.virtual_host(client.protocol)
+                if site.declares:
+                    report.skip(about, "exists", f"no, not in virtual host {vhost}: the source declares it")
+                    return site.queue_type if client.capabilities.queue_types else None
                 advice = "Create it, correct the name or the virtual host, or set declare=ifMissing"
                 report.fail(about, "exists", f"no, not in virtual host {vhost}", advice)
                 return None

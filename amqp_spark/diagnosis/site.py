@@ -48,12 +48,16 @@ class Site:
         queues: names of the user's queues.
         exchanges: names of the user's exchanges; the empty one is the default exchange.
         exactly_once: whether exactly-once is wanted, so that its absence is an error.
+        declares: whether the source declares queues that do not exist (declare=ifMissing).
+        queue_type: the type with which it does; ``None``: the broker's default.
     """
 
     options: ConnectOptions
     queues: tuple[str, ...] = ()
     exchanges: tuple[str, ...] = ()
     exactly_once: bool = False
+    declares: bool = False
+    queue_type: str | None = None
 
     @property
     def wants_source(self) -> bool:

@@ -318,6 +318,18 @@ def test_the_screen(doctor: Doctor, amqp_broker: Broker, vhost: str) -> None:
     assert len(lines) < 50
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_queue_that_the_source_declares_may_be_missing(amqp_broker: Broker, vhost: str, protocol: str) -> None:
+    login = {"url": amqp_broker.url_of(vhost), "username": "guest", "password": "guest", "protocol": protocol}
+    report = amqp_spark.doctor(login | {"queue": "absent", "declare": "ifMissing"})
+    exists, source = report.of("queue 'absent'", "exists"), report.of("guarantees", "source")
+    assert exists is not None
+    assert source is not None
+    assert (exists.status, exists.value) == ("skipped", f"no, not in virtual host {vhost}: the source declares it")
+    assert (source.status, source.value.partition(",")[0]) == ("ok", "at-most-once")
+    assert report.exit_code == 0
+
+
 def test_an_unexpected_error_ends_its_section_only(
     doctor: Doctor, guarded: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
