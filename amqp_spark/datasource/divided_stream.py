@@ -99,18 +99,16 @@ class DividedStream:
             patience = OTHERS_POLLED_SECONDS
         for reader in self._readers:
             reader.ask(start)
-        has_news = any(reader.has_news for reader in self._readers)  # of those that answered since the last call
-        if has_news:
-            until = begun + patience
-        while waiting := {reader.pipe: reader for reader in self._readers if reader.asked}:
+        has_news = False
+        while True:
+            if not has_news and any(reader.has_news for reader in self._readers):  # perhaps of before this call
+                has_news, until = True, time.monotonic() + patience
+            waiting = {reader.pipe: reader for reader in self._readers if reader.asked}
             left = None if until == math.inf else max(0.0, until - time.monotonic())
-            answered = wait(list(waiting), left)
-            if not answered:
+            if not waiting or not (answered := wait(list(waiting), left)):
                 break
             for pipe in answered:
                 waiting[cast("Connection", pipe)].take_answer()
-            if not has_news and any(reader.has_news for reader in self._readers):
-                has_news, until = True, time.monotonic() + patience
         self._begins = False
         end = dict(start)
         for reader in self._readers:
