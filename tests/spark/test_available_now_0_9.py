@@ -20,7 +20,7 @@ from amqp_spark.datasource.exactly_once.transactional_state import BatchPart, Tr
 from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 from amqp_spark.spool.spool import Spool
 from amqp_spark.state.records import ConsumerState
-from tests.spark.driver import Driver
+from tests.spark.driver import Driver, running
 from tests.spark.reader_support import numbers
 from tests.support.fake_broker import FakeBroker
 from tests.support.fake_broker.subscription import FakeSubscription
@@ -221,7 +221,10 @@ def test_available_now_returns_what_came_after_its_start_also_after_a_lost_conne
     driver = Driver(readers(bufferBytes="1m", maxMessagesPerTrigger=50), available_now=True)
     assert driver.trigger() is not None
     fake.wait(lambda: fake.held() == 100)
-    time.sleep(1.0)  # the count of the start is final
+    stream = running(driver.reader)
+    assert stream is not None
+    (consumer,) = stream._receiver.consumers
+    fake.wait(lambda: consumer._available_now._detector.limit == 100)
 
     def cut(name: str) -> None:
         if name == "accept":

@@ -10,7 +10,7 @@ from tests.core.broker.peer_0_10 import Peer, World
 
 @pytest.fixture
 def world() -> World:
-    """A broker."""
+    """A broker with the virtual hosts ``/`` and ``other``."""
     return World()
 
 

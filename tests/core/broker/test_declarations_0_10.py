@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from amqp_core.v0_10 import spec
-from tests.core.broker.peer_0_10 import Peer, World
 
-
-@pytest.fixture
-def world() -> World:
-    """A broker."""
-    return World()
+if TYPE_CHECKING:
+    from tests.core.broker.peer_0_10 import Peer, World
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from amqp_core.errors import AuthenticationFailed, ConnectionClosed, VirtualHostRefused
@@ -9,13 +11,9 @@ from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_command
 from amqp_core.v0_10.framing import PROTOCOL_HEADER
 from amqp_core.v0_10.session import SessionState
-from tests.core.broker.peer_0_10 import Peer, World
 
-
-@pytest.fixture
-def world() -> World:
-    """A broker with the virtual hosts ``/`` and ``other``."""
-    return World()
+if TYPE_CHECKING:
+    from tests.core.broker.peer_0_10 import Peer, World
 
 
 @pytest.fixture

@@ -177,7 +177,7 @@ def test_commit(peer: Peer) -> None:
     peer.call(spec.MessageAccept(transfers=ids(peer)))
     queue = peer.world.host.queues["q"]
     assert (queue.message_count, queue.unsettled_count) == (0, 1)
-    assert len(peer.received(spec.MessageReject)) == 1, "what nobody takes is rejected when it arrives"
+    assert len(peer.received(spec.MessageReject)) == 1, "an unroutable message is rejected when it arrives"
     peer.call(spec.TxCommit())
     assert (queue.message_count, queue.unsettled_count) == (1, 0)
     assert waiting(peer) == [b"new"]
