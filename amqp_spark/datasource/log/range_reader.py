@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PREFETCH: Final = 10_000
-"""Messages that the broker sends ahead. What is not read waits in the socket, so their size does not matter."""
+"""Most messages that the broker sends ahead. What is not read waits in the socket, so their size does not matter. No
+more are asked for than the range has: what is under way at its end has to be read before the connection closes."""
+NUDGE_SECONDS: Final = 5.0
+"""After so long without a message the broker is allowed to send more of them than the range should need."""
 SILENT_SECONDS: Final = 60.0
 """A range whose messages do not come for so long is not in the log."""
 
@@ -177,20 +180,32 @@ class RangeReader:
         return lambda index: self._offset(client, block, low + index) - index
 
     def _blocks(self, client: Client) -> Iterator[Block]:
-        subscription = subscribe(client, self._log, self._at, PREFETCH)
+        """What the broker sends; it is asked for no more messages than the range has, as each that is settled brings
+        another one. If they do not come, it counts others, too: then it is asked for more."""
+        left = self._end - self._at
+        prefetch = min(PREFETCH, left)
+        left -= prefetch
+        subscription = subscribe(client, self._log, self._at, prefetch)
         heard = time.monotonic()
+        last_id = 0
         while True:
-            blocks = subscription.take_blocks(SILENT_SECONDS)
+            blocks = subscription.take_blocks(NUDGE_SECONDS)
             if blocks:
                 heard = time.monotonic()
-                client.accept([(blocks[0].first_id, blocks[-1].first_id + len(blocks[-1].ends) - 1)])
-                yield from blocks
+                for block in blocks:
+                    last_id = block.first_id + len(block.ends) - 1
+                    if count := min(left, len(block.ends)):
+                        client.accept([(block.first_id, block.first_id + count - 1)])
+                        left -= count
+                    yield block
             elif client.under_way_bytes:
                 heard = time.monotonic()
             elif time.monotonic() - heard >= SILENT_SECONDS:
                 raise LogError(
                     SparkCondition.LOG_ENDS_EARLY(stream=self._log, at=self._at, end=self._end, seconds=SILENT_SECONDS)
                 )
+            elif last_id:
+                client.accept([(1, last_id)])  # settled ones are left out
 
     def _skip_gap(self) -> None:
         """Go on behind a gap. Messages are gone if the log begins behind the place where it begins: else there never
