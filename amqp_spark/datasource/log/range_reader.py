@@ -38,7 +38,7 @@ PREFETCH: Final = 10_000
 """Most messages that the broker sends ahead. What is not read waits in the socket, so their size does not matter. No
 more are asked for than the range has: what is under way at its end has to be read before the connection closes."""
 NUDGE_SECONDS: Final = 5.0
-"""After so long without a message the broker is allowed to send more of them than the range should need."""
+"""After so long without a message the broker is asked for more of them than the range needs."""
 SILENT_SECONDS: Final = 60.0
 """A range whose messages do not come for so long is not in the log."""
 
@@ -180,32 +180,43 @@ class RangeReader:
         return lambda index: self._offset(client, block, low + index) - index
 
     def _blocks(self, client: Client) -> Iterator[Block]:
-        """What the broker sends; it is asked for no more messages than the range has, as each that is settled brings
-        another one. If they do not come, it counts others, too: then it is asked for more."""
+        """What the broker sends. It is allowed to send as many messages as the range has; each that is settled allows
+        another one.
+
+        Where those do not come, the broker counts messages that it does not send. Then it is asked for more.
+        """
         left = self._end - self._at
         prefetch = min(PREFETCH, left)
         left -= prefetch
         subscription = subscribe(client, self._log, self._at, prefetch)
+        is_bounded = True
+        last: Block | None = None
         heard = time.monotonic()
-        last_id = 0
         while True:
             blocks = subscription.take_blocks(NUDGE_SECONDS)
             if blocks:
-                heard = time.monotonic()
+                heard, last = time.monotonic(), blocks[-1]
                 for block in blocks:
-                    last_id = block.first_id + len(block.ends) - 1
-                    if count := min(left, len(block.ends)):
+                    if count := len(block.ends) if not is_bounded else min(left, len(block.ends)):
                         client.accept([(block.first_id, block.first_id + count - 1)])
                         left -= count
-                    yield block
+                yield from blocks
             elif client.under_way_bytes:
                 heard = time.monotonic()
             elif time.monotonic() - heard >= SILENT_SECONDS:
                 raise LogError(
                     SparkCondition.LOG_ENDS_EARLY(stream=self._log, at=self._at, end=self._end, seconds=SILENT_SECONDS)
                 )
-            elif last_id:
-                client.accept([(1, last_id)])  # settled ones are left out
+            elif is_bounded:
+                is_bounded = False
+                subscription.cancel()
+                late = subscription.take_arrived()
+                yield from late
+                last, at = late[-1] if late else last, self._at
+                if last is not None:
+                    client.accept([(1, last.first_id + len(last.ends) - 1)])
+                    at = self._offset(client, last, len(last.ends) - 1) + 1
+                subscription = subscribe(client, self._log, at, PREFETCH)
 
     def _skip_gap(self) -> None:
         """Go on behind a gap. Messages are gone if the log begins behind the place where it begins: else there never
