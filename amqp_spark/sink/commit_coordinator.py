@@ -15,6 +15,7 @@ from amqp_spark import crashpoints
 from amqp_spark.connect import require_prepared_transactions
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import StateError, UnsupportedModeError
+from amqp_spark.host_order import HostOrder
 from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
 from amqp_spark.sink.commit_protocol import CommitProtocol, Progress
 from amqp_spark.sink.connections import shared
@@ -194,11 +195,11 @@ class CommitCoordinator:
         lists_lost = 0
         user = f"transactionalId {self._options.transactional_id!r}"
         policy = RetryPolicy(user, most, self._options.retry_max_delay, _log)
-        progress = Progress()
+        progress, hosts = Progress(), HostOrder()
         while True:
             lease: Lease | None = None
             try:
-                lease, queue = self._locked(lock_timeout)
+                lease, queue = self._locked(lock_timeout, hosts)
                 protocol = CommitProtocol(lease.client, queue, self._options, progress)
                 result = work(protocol)
             except BaseException as error:
@@ -212,16 +213,17 @@ class CommitCoordinator:
                 delay = policy.pause_after(error)
                 if delay is None:
                     raise
+                hosts.lost()
                 self._sleep(delay)
             else:
                 self._let_go(lease, protocol)
                 return result
 
-    def _locked(self, lock_timeout: float) -> tuple[Lease, StateQueue]:
+    def _locked(self, lock_timeout: float, hosts: HostOrder) -> tuple[Lease, StateQueue]:
         """Lease a connection that holds the lock, and its state queue."""
         deadline = self._clock() + lock_timeout
         while True:
-            lease = self._connections.lease(self._options.connect_options())
+            lease = self._connections.lease(self._options.connect_options(), hosts)
             queue = lease.notes.get(self._names.state)
             if not isinstance(queue, StateQueue):
                 queue = StateQueue(lease.client, self._names)

@@ -287,6 +287,7 @@ class ExactlyOnce:
                 delay = policy.pause_after(error, counts=link is None or not link.lease.reused)
                 if delay is None:
                     raise
+                self.sender.hosts.lost()
                 self.sender.retries += 1
                 self._sleep(delay)
             else:

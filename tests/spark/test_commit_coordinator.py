@@ -363,6 +363,20 @@ def test_lost_connections_are_made_again_until_it_is_too_often(fake: WriterBroke
     assert (fake.writer.batch, fake.writer.state) == (1 if is_decided else 0, DONE)
 
 
+def test_after_a_loss_the_next_host_is_tried_first(fake: WriterBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    connect = fake.connect
+
+    def connecting(options: ConnectOptions) -> Client:
+        tried.append(options.hosts[0][0])
+        return connect(options)
+
+    monkeypatch.setattr(fake, "connect", connecting)
+    fake.fails["recover"] = [ConnectionLost("cut")]
+    assert driver(fake, url="amqp://fake,b").commit([fake.task(0)], 0)
+    assert tried == ["fake", "b"]
+
+
 @pytest.mark.parametrize("known", ["nothing", "another query", "a batch before"])
 @pytest.mark.parametrize("call", ["swap open", "commit", "swap done"])
 def test_a_decision_is_not_made_again_at_another_broker(

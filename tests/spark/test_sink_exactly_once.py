@@ -36,7 +36,8 @@ from tests.support.tasks import ExactlyOnceTask
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from amqp_core.api import Xid
+    from amqp_core.address import ConnectOptions
+    from amqp_core.api import Client, Xid
 
 SCHEMA = StructType().add("body", "string").add("routing_key", "string")
 BEGIN = ["declare", "select", "start", "set_timeout"]
@@ -180,6 +181,20 @@ def test_a_connection_that_is_lost_before_the_first_row_is_made_again(fake: Fake
     assert task.prepared.rows == 2
     assert [client.ended for client in fake.clients] == ["discarded", ""]
     assert (fake.calls[-8:], len(fake.prepared)) == (BEGIN + END, 1)
+
+
+def test_after_a_loss_the_next_host_is_tried_first(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    connect = fake.connect
+
+    def connecting(options: ConnectOptions) -> Client:
+        tried.append(options.hosts[0][0])
+        return connect(options)
+
+    monkeypatch.setattr(fake, "connect", connecting)
+    fake.fails["declare"] = [ConnectionLost("cut")]
+    assert Tasks(fake, url="amqp://fake,b").run(rows(2)).rows == 2
+    assert tried == ["fake", "b"]
 
 
 def test_a_kept_connection_that_broke_costs_no_attempt(fake: FakeBroker) -> None:
