@@ -43,7 +43,7 @@ def explain_close(
     code = close.reply_code
     said = given(text)
     of_proxy = state is State.OPEN and code == Code.ACCESS_REFUSED and not close.method_id
-    if (state is State.SECURE_OR_TUNE and code != Code.CONNECTION_FORCED) or (of_proxy and _LOGIN_REFUSED.search(text)):
+    if (state is State.SECURE_OR_TUNE and code not in _MAY_PASS) or (of_proxy and _LOGIN_REFUSED.search(text)):
         return AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=mechanism, reason=f"{code} {said}"))
     if (code == Code.NOT_ALLOWED or of_proxy) and _LIMIT_REACHED.search(text):
         return LimitReached(code, text)

@@ -245,9 +245,12 @@ def test_a_server_that_closes_without_a_word_after_the_login(
         assert isinstance(error_of(ended), means)
 
 
-def test_a_server_that_stops_during_the_login_has_not_refused_it() -> None:
+@pytest.mark.parametrize("code", [320, 541])
+def test_a_server_that_stops_or_fails_during_the_login_has_not_refused_it(code: int) -> None:
     us = at(Role.CLIENT, State.SECURE_OR_TUNE)
-    assert isinstance(error_of(us.receive_data(method(spec.ConnectionClose(320, "shutdown")))), ConnectionClosed)
+    error = error_of(us.receive_data(method(spec.ConnectionClose(code, "shutdown"))))
+    assert isinstance(error, ConnectionClosed)
+    assert error.retryable
 
 
 @pytest.mark.parametrize("code", [320, 504, 541])
