@@ -24,6 +24,12 @@ def fake() -> FakeBroker:
 
 
 @pytest.fixture
+def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task asks for its routes again after a lost connection only: without this, also when one second has passed."""
+    monkeypatch.setattr("amqp_spark.sink.routes.AGAIN_SECONDS", 1e6)
+
+
+@pytest.fixture
 def fake_sink() -> FakeBroker:
     """A broker without a network that takes what is published."""
     from tests.support.fake_broker import FakeBroker  # noqa: PLC0415

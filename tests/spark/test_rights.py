@@ -13,10 +13,10 @@ from amqp_core.v0_10.error_codes import RIGHTS, command_failure
 from amqp_spark.errors import PublishFailed, StateError
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import StateQueue
-from tests.spark.test_sink_at_least_once import Task, rows
 from tests.spark.test_sink_exactly_once import Tasks
 from tests.spark.test_sink_exactly_once import rows as branch_rows
 from tests.support.fake_broker import FakeBroker, FakeClient
+from tests.support.sink_task import Task, rows
 
 if TYPE_CHECKING:
     from amqp_core.api import Route
