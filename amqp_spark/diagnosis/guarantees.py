@@ -112,6 +112,10 @@ def _source(
         elif unknown := sorted(set(site.queues) - queue_types.keys()):
             value = f"not known: the type of {listed(map(repr, unknown))} could not be learned"
             advice = "Let the login be granted the right configure for the queue: the source asks for its type, too"
+            if site.declares and site.queue_type is None:
+                advice = (
+                    f"Set queueType=quorum, if declare=ifMissing makes the queue. Else: {advice[0].lower()}{advice[1:]}"
+                )
             report.add(SECTION, name, Status.ERROR if wanted else Status.SKIPPED, value, advice)
         elif queue_types:
             _promise(report, side, name, f"yes: {listed(sorted(set(queue_types.values())))}")

@@ -175,3 +175,13 @@ def test_a_queue_whose_type_the_login_may_not_learn() -> None:
     found = report.of("guarantees", "source, exactly-once")
     assert found is not None
     assert (found.status, found.value) == ("error", "not known: the type of 'b' could not be learned")
+    assert found.advice.startswith("Let the login be granted")
+
+
+def test_a_queue_that_will_get_the_default_type_of_the_broker() -> None:
+    report = Report("here")
+    site = Site(ConnectOptions(hosts=(("h", 1),)), queues=("a",), exactly_once=True, declares=True)
+    guarantees.examine(report, site, RABBITMQ, rights.Rights(declare=True), {})
+    found = report.of("guarantees", "source, exactly-once")
+    assert found is not None
+    assert found.advice.startswith("Set queueType=quorum, if declare=ifMissing makes the queue. Else: let the login")
