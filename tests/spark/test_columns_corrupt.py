@@ -79,6 +79,13 @@ def test_a_message_whose_headers_are_malformed_and_not_asked_for_keeps_its_body(
     assert base64.b64decode(json.loads(row["_corrupt_record"])["body"]) == b"\xff"
 
 
+def test_the_record_of_one_message_takes_nothing_from_another_whose_headers_are_malformed() -> None:
+    schema = t.StructType([t.StructField("_corrupt_record", TEXT), t.StructField("body", TEXT)])
+    first, second = rows(plan(schema), BAD + BROKEN)
+    assert json.loads(first["_corrupt_record"])["reasons"].keys() == {"body"}
+    assert second == {"_corrupt_record": None, "body": "body"}
+
+
 def test_another_name_is_compared_without_case() -> None:
     schema = t.StructType([t.StructField("Why", TEXT), t.StructField("body", TEXT)])
     (row,) = rows(plan(schema, corrupt_column="why"), BAD)

@@ -187,11 +187,14 @@ class ColumnPlan:
             row = min(wrong)
             raise MessageFormatError(batch.queue, batch.position + row, *_first(wrong[row]))
         if self.mode == "PERMISSIVE":
+            # Not those of batch.broken: a record has the headers, for which more of a message is read than its columns
+            # need.
+            broken = [row for row, reasons in wrong.items() if UNDECODABLE in reasons]
             for index, field in enumerate(self.schema.fields):
                 if self._is_corrupt(field):
                     columns[index] = _records(batch, wrong)
-                elif batch.broken and field.name.lower() not in ("queue", "position"):
-                    columns[index] = _without(columns[index], batch.broken)
+                elif broken and field.name.lower() not in ("queue", "position"):
+                    columns[index] = _without(columns[index], broken)
         elif on_reject is not None:
             for reason, positions in _by_reason(wrong, batch.position).items():
                 on_reject(positions, reason)
