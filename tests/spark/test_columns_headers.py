@@ -182,6 +182,7 @@ REFUSED: list[tuple[t.DataType, int, bytes, str]] = [
     (t.DateType(), *text("20240229"), "is not an ISO 8601 date"),
     (t.DateType(), 0x38, I64(86_401), "datetime 86401 is not the start of a day"),
     (t.TimestampType(), *text("2024-02-29T12:00:00.0000001Z"), "is not an ISO 8601 time of microseconds"),
+    (t.TimestampType(), *text("2024-02-29T12:00.5Z"), "is not an ISO 8601 time"),  # half a minute, not half a second
     (t.TimestampType(), *text("yesterday"), "is not an ISO 8601 time"),
     (t.TimestampType(), *text("2024-02-29T25:00:00Z"), "is no time: hour"),
     (t.TimestampType(), *text("0001-01-01T00:00:00+23:59"), "str16 is no time of the years 1 to 9999"),

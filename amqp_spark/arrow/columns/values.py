@@ -49,7 +49,7 @@ _NAMES: Final[dict[int, str]] = {
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,6})0*)?)?(Z|[+-]\d\d:?\d\d)?", re.ASCII
+    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?:(:\d\d)(?:\.(\d{1,6})0*)?)?)?(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
 _DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 _EXACT: Final = Context(prec=80, traps=[Inexact, InvalidOperation])
@@ -293,11 +293,12 @@ def _iso(text: str, typed: Typed, name: str, *, zone: bool) -> int:
     match = _TIME.fullmatch(text)
     if match is None:
         raise ConversionError(f"{describe(typed)} is not an ISO 8601 time of microseconds, {name} was asked for")
-    day, clock, fraction, offset = match.groups()
+    day, clock, seconds, fraction, offset = match.groups()
     if offset and not zone:
         raise ConversionError(f"{describe(typed)} has a time zone, {name} was asked for")
+    zoned = "+00:00" if offset in (None, "Z") else offset
     try:
-        moment = datetime.fromisoformat(f"{day}T{clock or '00:00'}{'+00:00' if offset in (None, 'Z') else offset}")
+        moment = datetime.fromisoformat(f"{day}T{clock or '00:00'}{seconds or ''}{zoned}")
     except ValueError as bad:
         raise ConversionError(f"{describe(typed)} is no time: {bad}") from None
     try:
