@@ -27,9 +27,9 @@ PROTOCOLS: tuple[str, ...] = (AUTO_PROTOCOL, "0-10", "0-9-1", "0-9")
 DEFAULT_MECHANISMS: tuple[str, ...] = (
     "SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "EXTERNAL", "PLAIN", "AMQPLAIN", "ANONYMOUS",
 )  # fmt: skip
-#: Bounds of ``max_message_bytes``: one frame, and the capacity of a block of frames.
+#: Bounds of ``max_message_bytes``: one frame, and what Arrow and the JVM take as one value, whose size is 31 bits.
 MIN_MAX_MESSAGE_BYTES = 64 << 10
-MAX_MAX_MESSAGE_BYTES = 4095 << 20
+MAX_MAX_MESSAGE_BYTES = 2047 << 20
 DEFAULT_MAX_MESSAGE_BYTES = 512 << 20
 
 NOT_UTF8 = (

@@ -108,9 +108,10 @@ class SinkOptions(ConnectionSettings):
     )
     queue_type: str | None = option(
         "queueType", kinds.choice(STREAM), None,
-        "RabbitMQ only: `stream` says that the messages go to streams, which keep less than queues: decimals, arrays, "
-        "structs and maps in headers, VARIANT headers, and `cluster_id` are refused. With `onUnsupported=drop` they "
-        "are sent and the broker leaves them out, except decimals, for which it closes the connection.",
+        "RabbitMQ only: `stream` says that the messages go to streams, which keep less than queues: arrays, structs "
+        "and maps in headers, VARIANT headers, and `cluster_id` are refused. With `onUnsupported=drop` they are sent "
+        "and the broker leaves them out. A decimal in encoded headers (BINARY), for which it closes the connection, is "
+        "always refused; DECIMAL is sent as text.",
     )
     max_in_flight: int = option(
         "maxInFlight", kinds.integer(1, 1_000_000), 10_000,

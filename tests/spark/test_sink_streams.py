@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 from pyspark.sql import types as t
 
 from amqp_spark.errors import OptionError, RowError, SchemaError
 from amqp_spark.validation import check_sink
 from tests.spark.message_support import sink_options
-from tests.spark.publish_support import encoded
+from tests.spark.publish_support import encoded, one
 from tests.support.wire_0_9 import long, table
 
 INT, TEXT = t.IntegerType(), t.StringType()
@@ -53,11 +55,12 @@ def test_it_is_refused_together_with_wrong_options() -> None:
     assert len(caught.value.problems) == 1
 
 
-def test_a_decimal_for_which_the_connection_is_closed_is_always_refused() -> None:
-    for found in ("fail", "drop"):
-        kind = headers(price=t.DecimalType(9, 2))
-        (problem,) = problems("application_headers", kind, onUnsupported=found)
-        assert "'application_headers.price' is not supported: RabbitMQ closes the connection" in problem
+def test_a_decimal_is_sent_as_text_which_a_stream_keeps() -> None:
+    kind = headers(price=t.DecimalType(9, 2))
+    assert problems("application_headers", kind) == ()
+    schema = t.StructType([t.StructField("body", t.BinaryType()), t.StructField("application_headers", kind)])
+    row = {"body": b"", "application_headers": {"price": Decimal("1.50")}}
+    assert one(schema, row, sink_options(queueType="stream")).headers == {"price": ("S", "1.50")}
 
 
 def test_what_a_stream_keeps_is_sent() -> None:

@@ -190,7 +190,7 @@ def _content_type_problems(kind: t.DataType, options: SinkOptions) -> Iterator[s
 
 
 def _stream_problems(field: t.StructField, *, drops: bool) -> Iterator[str]:
-    """What a stream of RabbitMQ does not keep, or refuses: it stores messages in the format of AMQP 1.0."""
+    """What a stream of RabbitMQ does not keep: it stores messages in the format of AMQP 1.0."""
     name, kind = field.name.lower(), field.dataType
     if name == "cluster_id" and not drops:
         yield _lost_in_streams(field.name)
@@ -203,10 +203,7 @@ def _stream_problems(field: t.StructField, *, drops: bool) -> Iterator[str]:
     else:
         values = {field.name: kind} if isinstance(kind, t.VariantType) else {}
     for part, of in values.items():
-        if isinstance(of, t.DecimalType):
-            reason = "RabbitMQ closes the connection for a decimal on its way to a stream"
-            yield SparkCondition.COLUMN_PART_UNSUPPORTED(part=part, reason=reason, allowed="DOUBLE or STRING")
-        elif isinstance(of, t.ArrayType | t.MapType | t.StructType | t.VariantType) and not drops:
+        if isinstance(of, t.ArrayType | t.MapType | t.StructType | t.VariantType) and not drops:
             yield _lost_in_streams(part)
 
 
