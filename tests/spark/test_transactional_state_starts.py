@@ -79,6 +79,32 @@ def test_a_start_that_is_refused_because_of_its_queues_leaves_no_claim(fake: Fak
     assert bodies(again.restart_batch() or []) == numbers(10, 10)
 
 
+def test_a_start_that_is_refused_because_of_one_queue_changes_nothing_of_the_others(
+    fake: FakeBroker, consumers: Consumers
+) -> None:
+    """An older copy of the checkpoint, in which the first queue had no message yet; then the right checkpoint again."""
+    first = Driver(consumers("q,r"))
+    fake.publish("r", *numbers(10))
+    first.rows(10)
+    offsets, commits = list(first.offsets), first.commits
+    fake.publish("r", *numbers(10, 10))
+    first.rows(20)
+    idle_until(first, lambda: not any(state.owned for state in states(fake)))
+    fake.publish("q", *numbers(10, 20))
+    while first.trigger(fail=True) is None:
+        pass
+    stopped(first)
+    copy = Driver(consumers("q,r"), first)
+    copy.offsets, copy.commits = offsets, commits
+    with pytest.raises(OffsetError, match=r"AMQP_CHECKPOINT_MISMATCH.*queue 'r'"):
+        copy.latest()
+    stopped(copy)
+    again = Driver(consumers("q,r"), first)
+    replayed = bodies(again.restart_batch() or [])
+    assert replayed
+    assert sorted([*replayed, *bodies(again.rows(10)[len(replayed) :])]) == numbers(10, 20)
+
+
 def test_a_broker_that_answers_late_is_waited_for(
     fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

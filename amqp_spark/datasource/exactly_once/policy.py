@@ -102,6 +102,9 @@ class ExactlyOncePolicy:
     def committed(self, offsets: Mapping[str, QueueOffset]) -> None:
         """Finish everything up to these offsets, which Spark has committed. The first call gives its start position."""
         self._wait_until_ready()
+        for queue, offset in offsets.items():  # of all queues, before the state of any of them is changed
+            if queue not in self._decided:
+                self._check(self._owners[queue], offset)
         for queue, offset in offsets.items():
             owner = self._owners[queue]
             if queue not in self._decided:
@@ -175,8 +178,14 @@ class ExactlyOncePolicy:
             for each in wanted
         ]
 
+    def _check(self, owner: TransactionalState, offset: QueueOffset) -> None:
+        """Check that the first start offset of Spark fits the state, or that it need not."""
+        fits = offset.epoch is None or _index(owner, offset) >= 0 or _is_finished(owner, offset)
+        if not fits and not owner.consumer.adopt:
+            raise mismatch(owner.consumer, owner.state, [each.batch for each in owner.entries], offset, "is at")
+
     def _decide(self, owner: TransactionalState, offset: QueueOffset) -> None:
-        """Check the first start offset of Spark against the state, and decide on the owned batches."""
+        """Decide on the owned batches, for the first start offset of Spark, which was checked."""
         state = owner.state
         assert state is not None
         consumer = owner.consumer
@@ -193,8 +202,6 @@ class ExactlyOncePolicy:
             return
         if _index(owner, offset) >= 0 or _is_finished(owner, offset):
             return
-        if not consumer.adopt:
-            raise mismatch(owner.consumer, owner.state, [each.batch for each in owner.entries], offset, "is at")
         _log.warning(
             "%s: the checkpoint is at %s, which is not where the state is; adoptState=true goes on from the state, "
             "with %d owned batch(es)",
