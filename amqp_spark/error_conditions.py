@@ -342,6 +342,12 @@ class SparkCondition(Condition):
         "The state queue {queue!r} of {owner} cannot be used: {reason}.",
         "Restore its message, or delete what the broker keeps of this id with {tool}; nothing was changed.",
         "Only amqp_spark publishes to its state queues. The command says what is lost before it deletes anything.")
+    STATE_FILE_UNREADABLE = (
+        "The state {state!r} of {owner} in the spool {spool!r} cannot be used: {reason}.",
+        "Restore its newest file, or begin anew with another consumerId and another spoolLocation; nothing was "
+        "changed.",
+        "The state of a quorum queue is in files of its spool, which only amqp_spark writes. The batches of the spool "
+        "are nowhere else.")
     STATE_MESSAGE_MISSING = (
         "The state queue {queue!r} of {owner} has no message, and none came within {seconds} s: it was purged, or "
         "another client holds it.",

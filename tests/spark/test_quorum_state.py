@@ -14,7 +14,7 @@ from amqp_core.errors import ConnectionLost
 from amqp_spark.datasource.exactly_once import quorum_state
 from amqp_spark.datasource.exactly_once.quorum_state import QuorumState
 from amqp_spark.datasource.exactly_once.recognition import Verdict
-from amqp_spark.datasource.exactly_once.recovery import Consumer
+from amqp_spark.datasource.exactly_once.recovery import Consumer, recover
 from amqp_spark.errors import StateError
 from amqp_spark.spool.spool import Spool
 from amqp_spark.state.records import ConsumerState
@@ -228,3 +228,23 @@ def test_a_process_that_was_replaced_acknowledges_nothing_more(tmp_path: Path) -
     adopts.swap(replace(state, epoch=8).dump())
     with pytest.raises(StateError, match="AMQP_CONSUMER_REPLACED"):
         ours.swap(replace(state, sequence=1).dump())
+
+
+def test_what_refuses_a_start_names_no_command_that_rabbitmq_does_not_have(tmp_path: Path) -> None:
+    """`--forget` deletes what a broker keeps, and this broker keeps nothing."""
+    queue = Queue(tmp_path)
+    client: Any = queue
+    client.capabilities = SimpleNamespace(counts_deliveries=True)
+    queue.process(tmp_path).create(ConsumerState("me", "before", str(tmp_path), epoch=7, instance="ab").dump())
+    spool = Spool(str(tmp_path), consumer_id="me", queue="q")
+    spool.protocol = "0-9-1"
+    state = queue.process(tmp_path)
+    with pytest.raises(StateError, match="AMQP_CONSUMER_QUEUES_CHANGED") as changed:
+        recover(state._consumer, client, state, spool)
+    assert "another consumerId with another spoolLocation begins anew" in str(changed.value)
+    newest = max(tmp_path.glob("amqp-spark.state.*"))
+    newest.write_bytes(newest.read_bytes().replace(b'"version":1', b'"version":9'))
+    with pytest.raises(StateError, match=r"AMQP_STATE_FILE_UNREADABLE.*it has version 9") as unreadable:
+        recover(state._consumer, client, state, spool)
+    assert str(tmp_path) in str(unreadable.value)
+    assert "--forget" not in f"{changed.value}{unreadable.value}"

@@ -45,6 +45,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from amqp_core.blocks import Block
+from amqp_core.error_conditions import reason
 from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
 from amqp_spark.arrow.decode import EqualMessages
@@ -59,8 +60,8 @@ from amqp_spark.errors import ConsumerStalled, StateError
 from amqp_spark.spool.spool import BatchLostError
 from amqp_spark.spool.spooled_record import SpooledRecord
 from amqp_spark.spool.state_files import StateFiles
-from amqp_spark.state.queue import allowed, loaded
-from amqp_spark.state.records import ConsumerState
+from amqp_spark.state.queue import allowed
+from amqp_spark.state.records import ConsumerState, RecordUnreadable
 from amqp_spark.timeouts import accept_timeout
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ class QuorumState:
         found = meanwhile(self._session, self._files.latest)
         if found is None:
             return None
-        record = loaded(self._names, SpooledRecord.load, found.content)
+        record = self._loaded(found.content)
         if self._has_begun and record.token != self._token:  # the states of two processes may be equal
             raise self._replaced(found.epoch)
         self._anchor.check(self._session, record.anchor, adopt=self._consumer.adopt and not self._has_begun)
@@ -437,6 +438,20 @@ class QuorumState:
             raise self._replaced(latest)
         self._serial += 1
         self.body, self._recorded = body, dict(doubts)
+
+    def _loaded(self, content: bytes) -> SpooledRecord:
+        """Parse a file, and the state in it."""
+        try:
+            record = SpooledRecord.load(content)
+            ConsumerState.load(record.state)
+        except RecordUnreadable as error:
+            names, spool = self._names, self._spool.location.shown
+            raise StateError(
+                SparkCondition.STATE_FILE_UNREADABLE(
+                    state=names.state, owner=names.owner, spool=spool, reason=reason(error)
+                )
+            ) from error
+        return record
 
     def _replaced(self, epoch: int) -> StateError:
         return StateError(SparkCondition.CONSUMER_REPLACED(consumer=self._shown, found=epoch, ours=self._epoch))

@@ -86,8 +86,9 @@ def recover(consumer: Consumer, client: Client, owner: StateStore, spool: Spool)
     consumer, or is gone although the spool has batches. SpoolError: the spool cannot be used, or lacks batches of the
     state."""
     meanwhile(client, spool.open)
+    anew = _to_begin_anew(consumer, client)
     body = owner.take()
-    _no_more_queues(consumer, owner)
+    _no_more_queues(consumer, owner, anew)
     if body is None:
         state = meanwhile(client, lambda: _first(consumer, spool))
         spool.instance = state.instance
@@ -96,7 +97,7 @@ def recover(consumer: Consumer, client: Client, owner: StateStore, spool: Spool)
         owner.create(state.dump())
     else:
         found = loaded(consumer.names, ConsumerState.load, body)
-        _check_ours(consumer, found)
+        _check_ours(consumer, found, anew)
         meanwhile(client, lambda: _check_files(consumer, found, spool))
         state = meanwhile(client, lambda: _with_files(consumer, found, spool))
         spool.instance = state.instance
@@ -113,16 +114,23 @@ def recover(consumer: Consumer, client: Client, owner: StateStore, spool: Spool)
     return state
 
 
-def _no_more_queues(consumer: Consumer, owner: StateStore) -> None:
+def _to_begin_anew(consumer: Consumer, client: Client) -> str:
+    """How a consumer begins anew: the command does not delete the state of a quorum queue, which is in the spool."""
+    if client.capabilities.counts_deliveries:
+        return "another consumerId with another spoolLocation"
+    return consumer.names.tool("--forget")
+
+
+def _no_more_queues(consumer: Consumer, owner: StateStore, anew: str) -> None:
     if consumer.index:
         return
     beyond = Names(CONSUMER, consumer.consumer_id, consumer.count)
     if owner.has(beyond):
         reason = f"there is state of more than {consumer.count} queue(s) ({beyond.state!r})"
-        raise _other_queues(consumer, reason)
+        raise _other_queues(consumer, reason, anew)
 
 
-def _check_ours(consumer: Consumer, found: ConsumerState) -> None:
+def _check_ours(consumer: Consumer, found: ConsumerState, anew: str) -> None:
     where = consumer.names.state
     if found.consumer_id != consumer.consumer_id:
         raise StateError(
@@ -135,7 +143,7 @@ def _check_ours(consumer: Consumer, found: ConsumerState) -> None:
         )
     if found.queue != consumer.queue:
         reason = f"its state {where!r} is of queue {found.queue!r}, and now it is queue {consumer.queue!r}"
-        raise _other_queues(consumer, reason)
+        raise _other_queues(consumer, reason, anew)
     if found.spool != consumer.spool and not consumer.adopt:
         raise StateError(
             SparkCondition.CONSUMER_SPOOL_CHANGED(
@@ -144,10 +152,9 @@ def _check_ours(consumer: Consumer, found: ConsumerState) -> None:
         )
 
 
-def _other_queues(consumer: Consumer, reason: str) -> StateError:
-    command = consumer.names.tool("--forget")
+def _other_queues(consumer: Consumer, reason: str, anew: str) -> StateError:
     return StateError(
-        SparkCondition.CONSUMER_QUEUES_CHANGED(consumer=consumer.consumer_id, reason=reason, command=command)
+        SparkCondition.CONSUMER_QUEUES_CHANGED(consumer=consumer.consumer_id, reason=reason, command=anew)
     )
 
 
