@@ -8,12 +8,16 @@ the pickle use only functions of pyspark and of the standard library; if the pac
 
 from __future__ import annotations
 
+import atexit
 import gc
 import operator
+import os
 import shutil
 import tempfile
+import threading
+import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 from pyspark.worker_util import add_path
@@ -21,12 +25,15 @@ from pyspark.worker_util import add_path
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 #: Suffixes of the files that SparkContext.addPyFile adds to the path of workers.
 _KNOWN_TO_SPARK = frozenset({".zip", ".egg", ".jar"})
 
 _spared = False
+_shipped: Final[weakref.WeakSet[SparkContext]] = weakref.WeakSet()
+_shipping: Final = threading.Lock()
 
 
 def archive() -> str | None:
@@ -36,17 +43,29 @@ def archive() -> str | None:
 
 
 def ship(spark: SparkSession) -> None:
-    """Send the package to the workers if it runs from a wheel, which Spark distributes but does not import.
+    """Send the package to the workers if it runs from a wheel, which Spark distributes but does not import; once for
+    each application: Spark refuses a second file of the same name.
 
     A zip in ``--py-files`` reaches the workers by itself; an installed package need not be sent.
     """
     source = archive()
     if source is None or Path(source).suffix.lower() in _KNOWN_TO_SPARK:
         return
-    # Kept while the application runs: Spark's file server serves it to executors that start later.
-    copy = Path(tempfile.mkdtemp(prefix="amqp-spark-")) / f"{Path(source).stem}.zip"
-    shutil.copyfile(source, copy)
-    spark.sparkContext.addPyFile(str(copy))
+    with _shipping:
+        if spark.sparkContext in _shipped:
+            return
+        # Kept while the application runs: Spark's file server serves it to executors that start later.
+        directory = tempfile.mkdtemp(prefix="amqp-spark-")
+        atexit.register(_remove, directory, os.getpid())
+        copy = Path(directory) / f"{Path(source).stem}.zip"
+        shutil.copyfile(source, copy)
+        spark.sparkContext.addPyFile(str(copy))
+        _shipped.add(spark.sparkContext)
+
+
+def _remove(directory: str, process: int) -> None:
+    if os.getpid() == process:  # and not a fork of it
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 class Portable:

@@ -90,3 +90,14 @@ def test_a_wheel_is_sent_to_the_workers_as_a_zip(
     session = Session()
     python_workers.ship(session)  # type: ignore[arg-type]
     assert [path.rsplit("/", 1)[1] for path in session.added] == ["amqp.zip"] * shipped
+
+
+def test_a_wheel_is_sent_once_for_each_application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark refuses a second file of a name that it serves already, and `amqp_spark.register` may be repeated."""
+    archive = tmp_path / "amqp.whl"
+    archive.write_bytes(b"content")
+    monkeypatch.setattr(python_workers, "archive", lambda: str(archive))
+    sessions = Session(), Session()
+    for session in (*sessions, *sessions):
+        python_workers.ship(session)  # type: ignore[arg-type]
+    assert [len(session.added) for session in sessions] == [1, 1]
