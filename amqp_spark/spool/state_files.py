@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyarrow import ArrowException
 
+from amqp_spark.spool.directories import CLAIM
 from amqp_spark.state.names import hashed
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class StateFiles:
         self._spool = spool
         self._name = name
         self._pattern = re.compile(re.escape(name) + r"\.([0-9]{10,})-([0-9]{8,})" + re.escape(_ENDING))
+        self._claims = re.compile(self._pattern.pattern + r"\..+" + re.escape(CLAIM))
 
     def latest(self) -> StateFile | None:
         """Read the newest file; ``None`` if there is none.
@@ -70,7 +72,8 @@ class StateFiles:
             return None if newest is None else self._read(newest)
 
     def begin(self, epoch: int, content: bytes) -> bool:
-        """Write the first file of an epoch; return whether it is ours, and the newest. Then older ones are deleted.
+        """Write the first file of an epoch; return whether it is ours, and the newest. Then older ones are deleted,
+        and what processes have left that were killed in here.
 
         A file that stays empty is replaced: its writer was killed, as :meth:`latest` says.
         """
@@ -83,7 +86,10 @@ class StateFiles:
                 return False
             for place in places:
                 if place < (epoch, 0):
-                    self._delete(place)
+                    self._delete(self._file(*place))
+            for name in self._spool.place.names():
+                if self._claims.fullmatch(name):
+                    self._delete(name)
         return True
 
     def write(self, epoch: int, serial: int, content: bytes) -> int:
@@ -94,7 +100,7 @@ class StateFiles:
             self._spool.place.write(self._file(epoch, serial), (content,))
             latest = max(self._places(), default=(epoch, serial))
         if serial > 1:
-            self._delete((epoch, serial - 1))
+            self._delete(self._file(epoch, serial - 1))
         return max(epoch, latest[0])
 
     def _claim(self, epoch: int, content: bytes) -> bytes:
@@ -125,6 +131,6 @@ class StateFiles:
     def _file(self, epoch: int, serial: int) -> str:
         return f"{self._name}.{epoch:010d}-{serial:08d}{_ENDING}"
 
-    def _delete(self, place: tuple[int, int]) -> None:
+    def _delete(self, name: str) -> None:
         with contextlib.suppress(Exception):  # an old file is ignored, and deleted when the next epoch begins
-            self._spool.place.delete(self._file(*place))
+            self._spool.place.delete(name)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqp_spark.spool import state_files
+from amqp_spark.spool.directories import CLAIM
 from amqp_spark.spool.spool import Spool
 from amqp_spark.spool.spooled_record import SpooledRecord
 from amqp_spark.spool.state_files import StateFiles
 from amqp_spark.state.records import RecordUnreadable
+from tests.spark.spool_support import faulty_spool
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,3 +150,20 @@ def test_an_empty_file_that_gets_its_content_is_of_another_process(
     files = StateFiles(spool, "state")
     assert not files.begin(8, b"b")
     assert files.latest() == (8, 0, b"c")
+
+
+def test_what_a_process_leaves_that_is_killed_while_it_begins_does_not_stay(tmp_path: Path) -> None:
+    """Where a file cannot be created exclusively, as in an object store."""
+    spool, faulty = faulty_spool(tmp_path)
+    spool.open()
+    place, left = tmp_path / "spool", list[str]()
+    files = StateFiles(spool, "state")
+    faulty.before["move"] = lambda _: left.extend(path.name for path in place.glob(f"*{CLAIM}"))
+    assert files.begin(7, b"a")
+    del faulty.before["move"]
+    assert left
+    for name in left:
+        (place / name).write_bytes(b"a")
+    assert files.latest() == (7, 0, b"a")
+    assert files.begin(8, b"b")
+    assert names(place) == ["state.0000000008-00000000.json"]
