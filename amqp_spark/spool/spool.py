@@ -222,6 +222,10 @@ class Spool:
         partial = name.startswith(self._prefix) and name.endswith(PARTIAL)
         return partial or (name.startswith(self._identity.claims) and name.endswith(CLAIM))
 
+    def is_batch(self, name: str) -> bool:
+        """Whether a file of :meth:`rubbish` is a complete batch."""
+        return self._own.fullmatch(name) is not None
+
     def delete_rubbish(self, name: str) -> None:
         """Delete a file of :meth:`rubbish`; a missing one is no error."""
         with self.location.spool_errors(f"cannot be cleaned of {name}", "the file is not needed, but its space is"):

@@ -74,6 +74,30 @@ def test_a_spool_is_not_shared_by_the_consumers_of_two_brokers(
     idle_until(second, lambda: not files(consumers))
 
 
+def test_a_standby_broker_whose_state_lags_behind_costs_no_batch(
+    fake: FakeBroker, consumers: Consumers, elsewhere: Consumers
+) -> None:
+    """The state there does not fit the checkpoint, and is refused: the files of the first broker must stay."""
+    fake.publish("q", *numbers(10))
+    first = Driver(consumers(maxMessagesPerTrigger=10))
+    first.rows(10)
+    idle_until(first, lambda: not any(state.owned for state in states(fake)))
+    for queue, body in fake.states.items():
+        elsewhere.broker.put_state(queue, body)
+    fake.publish("q", *numbers(10, 10))
+    while first.trigger(fail=True) is None:
+        pass
+    stopped(first)
+    owned = files(consumers)
+    standby = Driver(elsewhere(), first)
+    with pytest.raises(OffsetError, match="AMQP_CHECKPOINT_MISMATCH"):
+        standby.restart_batch()
+    stopped(standby)
+    assert files(consumers) == owned
+    again = Driver(consumers(), first)
+    assert bodies(again.restart_batch() or []) == numbers(10, 10)
+
+
 def test_a_file_that_cannot_be_read_at_the_moment_is_not_given_up(
     fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

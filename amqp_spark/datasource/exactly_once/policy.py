@@ -102,9 +102,9 @@ class ExactlyOncePolicy:
     def committed(self, offsets: Mapping[str, QueueOffset]) -> None:
         """Finish everything up to these offsets, which Spark has committed. The first call gives its start position."""
         self._wait_until_ready()
-        for queue, offset in offsets.items():  # of all queues, before the state of any of them is changed
-            if queue not in self._decided:
-                self._check(self._owners[queue], offset)
+        first = [queue for queue in offsets if queue not in self._decided]
+        for queue in first:  # all of them, before the state of one is changed
+            self._check(self._owners[queue], offsets[queue])
         for queue, offset in offsets.items():
             owner = self._owners[queue]
             if queue not in self._decided:
@@ -121,6 +121,8 @@ class ExactlyOncePolicy:
             if news:
                 for consumer in self.receiver.consumers:  # all of them: they may wait for a part of the budget
                     consumer.wake()
+        for queue in first:
+            self._owners[queue].checkpoint_fits()
         self.receiver.raise_failure()
 
     def uncommitted(self, _offsets: Mapping[str, QueueOffset]) -> dict[str, QueueOffset]:

@@ -81,10 +81,15 @@ class Consumer:
         return f"consumerId {self.consumer_id!r}, queue {self.queue!r}"
 
 
-def recover(consumer: Consumer, client: Client, owner: StateStore, spool: Spool) -> ConsumerState:
-    """Take the state and raise its epoch; return it as stored on the broker. StateError: it belongs to another
-    consumer, or is gone although the spool has batches. SpoolError: the spool cannot be used, or lacks batches of the
-    state."""
+def recover(consumer: Consumer, client: Client, owner: StateStore, spool: Spool) -> tuple[ConsumerState, Sequence[str]]:
+    """Take the state and raise its epoch; return it as stored on the broker, and the batches of the spool that it does
+    not own: to be deleted when the state is known to fit the checkpoint. That of a broker that was restored, or lags
+    behind another one, is older, and a later state owns them.
+
+    Raises:
+        StateError: the state belongs to another consumer, or is gone although the spool has batches.
+        SpoolError: the spool cannot be used, or lacks batches of the state.
+    """
     meanwhile(client, spool.open)
     anew = _to_begin_anew(consumer, client)
     body = owner.take()
@@ -110,8 +115,9 @@ def recover(consumer: Consumer, client: Client, owner: StateStore, spool: Spool)
     # The broker has answered on this session: so the lock was held while the rubbish was listed. From here on it may be
     # lost at any moment, and a successor may write files.
     crashpoints.reached(crashpoints.EPOCH_RAISED)
-    meanwhile(client, lambda: _delete(rubbish, consumer, spool))
-    return state
+    batches = [name for name in rubbish if spool.is_batch(name)]
+    meanwhile(client, lambda: delete_rubbish(set(rubbish) - set(batches), consumer, spool))
+    return state, batches
 
 
 def _to_begin_anew(consumer: Consumer, client: Client) -> str:
@@ -241,7 +247,8 @@ def _with_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> Consu
     return replace(found, owned=tuple(kept))
 
 
-def _delete(rubbish: Iterable[str], consumer: Consumer, spool: Spool) -> None:
+def delete_rubbish(rubbish: Iterable[str], consumer: Consumer, spool: Spool) -> None:
+    """Delete files without an owner; a failure is a warning."""
     for name in rubbish:
         try:
             spool.delete_rubbish(name)

@@ -26,7 +26,7 @@ from amqp_spark.datasource.exactly_once.quorum_state import (
     YOUNG_SECONDS,
     QuorumState,
 )
-from amqp_spark.datasource.exactly_once.recovery import Consumer, recover
+from amqp_spark.datasource.exactly_once.recovery import Consumer, delete_rubbish, recover
 from amqp_spark.datasource.exactly_once.spool_cleaner import SpoolCleaner
 from amqp_spark.datasource.exactly_once.waiting import KEEP_ALIVE_SECONDS
 from amqp_spark.error_conditions import SparkCondition
@@ -89,6 +89,8 @@ class TransactionalState:
         self._change: Change | None = None
         self._attempt: _Attempt | None = None
         self._drop_wanted = False
+        self._unowned: Sequence[str] = ()
+        """Batches in the spool that the state did not own at the start."""
         self._refused_since: float | None = None
         self._arrivals: deque[tuple[int, float]] = deque()
         """Positions that were received at some times, from the last one before the first message that waits on."""
@@ -117,6 +119,12 @@ class TransactionalState:
         """Wait at most ``timeout`` seconds until the files of dropped batches are deleted. Not under the lock."""
         self._disposal.wait(timeout)
 
+    def checkpoint_fits(self) -> None:
+        """Delete the batches that the state does not own: it is the latest one. From any thread, not under the lock."""
+        with self._lock:
+            unowned, self._unowned = self._unowned, ()
+        delete_rubbish(unowned, self.consumer, self.spool)
+
     # --- on the consumer's thread
 
     def enter(self, client: Client, *, declared: bool = False) -> bool:
@@ -141,9 +149,9 @@ class TransactionalState:
         self._entered_at = self._clock()
         crashpoints.reached(crashpoints.LOCK_TAKEN)
         if self.state is None:
-            state = recover(self.consumer, client, owner, self.spool)
+            state, unowned = recover(self.consumer, client, owner, self.spool)
             with self._lock:
-                self.state = state
+                self.state, self._unowned = state, unowned
                 self.entries = [Entry(batch) for batch in state.owned]
                 self._lock.notify_all()
         else:
