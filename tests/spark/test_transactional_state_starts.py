@@ -105,6 +105,48 @@ def test_a_start_that_is_refused_because_of_one_queue_changes_nothing_of_the_oth
     assert sorted([*replayed, *bodies(again.rows(10)[len(replayed) :])]) == numbers(10, 20)
 
 
+def test_an_older_copy_of_the_checkpoint_is_refused_because_of_a_queue_that_had_no_message_yet(
+    fake: FakeBroker, consumers: Consumers
+) -> None:
+    """Its next batch would have an id that the sink has seen with other rows, and skips."""
+    first = Driver(consumers("q,r"))
+    fake.publish("r", *numbers(10))
+    first.rows(10)
+    offsets, commits = list(first.offsets), first.commits
+    fake.publish("q", *numbers(10, 20))
+    first.rows(20)
+    idle_until(first, lambda: not any(state.owned for state in states(fake)))
+    stopped(first)
+    copy = Driver(consumers("q,r"), first)
+    copy.offsets, copy.commits = offsets, commits
+    with pytest.raises(OffsetError, match=r"AMQP_CHECKPOINT_MISMATCH.*queue 'q': the checkpoint is at the start, but"):
+        copy.latest()
+    stopped(copy)
+    fake.publish("q", *numbers(10, 30))
+    assert bodies(Driver(consumers("q,r"), first).trigger_until_rows())[0] == b"000030"
+
+
+@pytest.mark.parametrize("adopt", [False, True])
+def test_a_new_checkpoint_goes_on_although_one_of_its_queues_has_no_message_yet(
+    fake: FakeBroker, consumers: Consumers, *, adopt: bool
+) -> None:
+    """What the consumer has finished with the checkpoint before does not count."""
+    before = Driver(consumers("q,r"))
+    for queue in ("q", "r"):
+        fake.publish(queue, *numbers(10))
+    before.rows(20)
+    idle_until(before, lambda: not any(state.owned for state in states(fake)))
+    stopped(before)
+    fake.publish("r", *numbers(10, 20))
+    first = Driver(consumers("q,r", adoptState=str(adopt)))
+    first.rows(10)
+    stopped(first)
+    fake.publish("q", *numbers(10, 30))
+    again = Driver(consumers("q,r"), first)
+    again.restart_batch()
+    assert bodies(again.trigger_until_rows())[0] == b"000030"
+
+
 def test_a_broker_that_answers_late_is_waited_for(
     fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

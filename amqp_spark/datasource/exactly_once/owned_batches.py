@@ -54,7 +54,7 @@ class Entry:
 class Change:
     """A requested transaction: it owns one more batch, or relabels all of them, which raises the epoch once more.
     ``accept`` has the inclusive ranges of command ids of the ``entry``, of this ``incarnation``; ``finished`` is the
-    mark to set. ``done``: its outcome (``committed``) is known, and how long it took."""
+    mark to set; ``forget``: there is none. ``done``: its outcome (``committed``) is known, and how long it took."""
 
     entry: Entry | None = None
     size: int = 0
@@ -62,6 +62,7 @@ class Change:
     incarnation: int | None = None
     relabelled: list[Entry] | None = None
     finished: ReadPosition | None = None
+    forget: bool = False
     seconds: float = 0.0
     done: bool = False
     committed: bool = False

@@ -103,12 +103,13 @@ class ExactlyOncePolicy:
         """Finish everything up to these offsets, which Spark has committed. The first call gives its start position."""
         self._wait_until_ready()
         first = [queue for queue in offsets if queue not in self._decided]
+        anew = all(offset.epoch is None for offset in offsets.values())
         for queue in first:  # all of them, before the state of one is changed
-            self._check(self._owners[queue], offsets[queue])
+            self._check(self._owners[queue], offsets[queue], anew=anew)
         for queue, offset in offsets.items():
             owner = self._owners[queue]
             if queue not in self._decided:
-                self._decide(owner, offset)
+                self._decide(owner, offset, anew=anew)
                 self._decided.add(queue)
             with self._lock:
                 news = any(not entry.finished for entry in owner.entries[: _index(owner, offset) + 1])
@@ -180,13 +181,17 @@ class ExactlyOncePolicy:
             for each in wanted
         ]
 
-    def _check(self, owner: TransactionalState, offset: QueueOffset) -> None:
-        """Check that the first start offset of Spark fits the state, or that it need not."""
-        fits = offset.epoch is None or _index(owner, offset) >= 0 or _is_finished(owner, offset)
+    def _check(self, owner: TransactionalState, offset: QueueOffset, *, anew: bool) -> None:
+        """Check that the first start offset of Spark fits the state, or that it need not. ``anew``: the checkpoint is
+        new. Else a queue without a batch in the checkpoint has finished none, either."""
+        assert owner.state is not None
+        fits = _index(owner, offset) >= 0 or _is_finished(owner, offset)
+        if offset.epoch is None:
+            fits = anew or owner.state.finished is None
         if not fits and not owner.consumer.adopt:
             raise mismatch(owner.consumer, owner.state, [each.batch for each in owner.entries], offset, "is at")
 
-    def _decide(self, owner: TransactionalState, offset: QueueOffset) -> None:
+    def _decide(self, owner: TransactionalState, offset: QueueOffset, *, anew: bool) -> None:
         """Decide on the owned batches, for the first start offset of Spark, which was checked."""
         state = owner.state
         assert state is not None
@@ -198,9 +203,11 @@ class ExactlyOncePolicy:
                     "with it",
                     consumer.shown, len(owner.entries),
                 )  # fmt: skip
-                self._relabel(owner)
             elif state.finished is not None:
                 _log.warning("%s: a new checkpoint, although this consumer was used before", consumer.shown)
+            forget = state.finished is not None and (anew or consumer.adopt)
+            if owner.entries or forget:
+                self._relabel(owner, forget=forget)
             return
         if _index(owner, offset) >= 0 or _is_finished(owner, offset):
             return
@@ -212,8 +219,11 @@ class ExactlyOncePolicy:
         # The state matches this checkpoint from now on, so that the next start needs no option.
         self._relabel(owner, None if isinstance(offset.epoch, str) else ReadPosition(offset.epoch, offset.position))
 
-    def _relabel(self, owner: TransactionalState, finished: ReadPosition | None = None) -> None:
-        """Offer all owned batches again, with epochs, sequence numbers and positions that are in no checkpoint."""
+    def _relabel(
+        self, owner: TransactionalState, finished: ReadPosition | None = None, *, forget: bool = False
+    ) -> None:
+        """Offer all owned batches again, with epochs, sequence numbers and positions that are in no checkpoint.
+        ``forget``: the finished one is of another checkpoint."""
         state = owner.state
         assert state is not None
         position, sequence = 0, state.sequence
@@ -224,7 +234,10 @@ class ExactlyOncePolicy:
             )
             relabelled.append(Entry(batch))
             position, sequence = batch.end, sequence + 1
-        while not self._made(owner, Change(relabelled=relabelled, finished=finished)) and not self._held.stopping:
+        while (
+            not self._made(owner, Change(relabelled=relabelled, finished=finished, forget=forget))
+            and not self._held.stopping
+        ):
             self._wait_until_ready()
 
     # --- planning

@@ -415,7 +415,7 @@ class TransactionalState:
         if kept:
             sequence = max(sequence, kept[-1].batch.sequence + 1)
         mark = finished[-1].batch.mark if finished else before.finished
-        if change is not None and change.finished is not None:
+        if change is not None and (change.finished is not None or change.forget):
             mark = change.finished
         after = replace(
             before, epoch=epoch, sequence=sequence, finished=mark, owned=tuple(entry.batch for entry in kept)
