@@ -248,3 +248,18 @@ def test_what_refuses_a_start_names_no_command_that_rabbitmq_does_not_have(tmp_p
         recover(state._consumer, client, state, spool)
     assert str(tmp_path) in str(unreadable.value)
     assert "--forget" not in f"{changed.value}{unreadable.value}"
+
+
+def test_a_spool_with_other_parameters_is_not_said_to_be_the_same(tmp_path: Path) -> None:
+    queue = Queue(tmp_path)
+    client: Any = queue
+    client.capabilities = SimpleNamespace(counts_deliveries=True)
+    place = "s3://bucket/spool?endpoint_override="
+    queue.process(tmp_path).create(ConsumerState("me", "q", f"{place}one", epoch=7, instance="ab").dump())
+    spool = Spool(str(tmp_path), consumer_id="me", queue="q")
+    spool.protocol = "0-9-1"
+    state = queue.process(tmp_path)
+    with pytest.raises(StateError, match="AMQP_CONSUMER_SPOOL_CHANGED") as changed:
+        recover(replace(state._consumer, spool=f"{place}two"), client, state, spool)
+    assert "the spool 's3://bucket/spool', and" in str(changed.value)
+    assert "s3://bucket/spool with other parameters behind its '?'" in str(changed.value)

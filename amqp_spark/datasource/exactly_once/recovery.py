@@ -151,11 +151,10 @@ def _check_ours(consumer: Consumer, found: ConsumerState, anew: str) -> None:
         reason = f"its state {where!r} is of queue {found.queue!r}, and now it is queue {consumer.queue!r}"
         raise _other_queues(consumer, reason, anew)
     if found.spool != consumer.spool and not consumer.adopt:
-        raise StateError(
-            SparkCondition.CONSUMER_SPOOL_CHANGED(
-                consumer=consumer.shown, found=shown_location(found.spool), spool=shown_location(consumer.spool)
-            )
-        )
+        before, now = shown_location(found.spool), shown_location(consumer.spool)
+        if before == now:  # a query is not shown, since it may contain secrets
+            now = f"{now} with other parameters behind its '?'"
+        raise StateError(SparkCondition.CONSUMER_SPOOL_CHANGED(consumer=consumer.shown, found=before, spool=now))
 
 
 def _other_queues(consumer: Consumer, reason: str, anew: str) -> StateError:
