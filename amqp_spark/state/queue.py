@@ -90,7 +90,7 @@ class StateQueue:
         if (found.message_count or 0) > 1:
             raise self._several(f"it has {found.message_count}")
         self._begin_to_fetch()
-        if not self._receive(timeout):
+        if not self._comes(timeout):
             if not self._has_begun():
                 return None
             raise StateError(
@@ -115,7 +115,7 @@ class StateQueue:
             self._client.transactions.commit()
         self._bind(self.names.begun)
         self._begin_to_fetch()
-        if not self._receive(TAKE_SECONDS):
+        if not self._comes(TAKE_SECONDS):
             raise self._broken("its first message does not come back")
 
     def swap(
@@ -129,7 +129,7 @@ class StateQueue:
         """
         self._select()
         expected = self.body
-        if self._held is None and not self._receive(TAKE_SECONDS):
+        if self._held is None and not self._comes(TAKE_SECONDS):
             raise self._broken("it has lost its message while it was in use")
         assert self._held is not None
         if self.body != expected:
@@ -198,6 +198,14 @@ class StateQueue:
             with self._allowed("consume the queue"):
                 self._fetcher = self._client.fetcher(self.names.state)
             self._fetcher.grant(1)
+
+    def _comes(self, timeout: float) -> bool:
+        """Whether the message comes that credit was granted for. A broker that is silent may only be slow, or stand
+        still for a while: the time counts from its next answer."""
+        if self._receive(timeout):
+            return True
+        self._client.sync()
+        return self._receive(timeout)
 
     def _receive(self, timeout: float) -> bool:
         """Wait for the message that credit was granted for."""

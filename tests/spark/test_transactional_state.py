@@ -15,6 +15,7 @@ from amqp_spark.datasource import queue_consumer
 from amqp_spark.datasource.exactly_once import transactional_state
 from amqp_spark.errors import MessageFormatError, OffsetError, SpoolError, StateError
 from amqp_spark.spool import spool
+from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import ConsumerState
 from tests.spark.driver import Driver, bodies, running
 from tests.spark.reader_support import numbers
@@ -389,6 +390,29 @@ def test_a_state_that_is_deleted_while_the_query_runs(fake: FakeBroker, consumer
     assert sorted(fake.accepted) == numbers(owned)
     assert owned < 100
     assert files(consumers), "what could not be finished is still there"
+
+
+def test_a_broker_that_stands_still_for_longer_than_the_state_is_waited_for(
+    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends the state message behind the answer to what it is asked next."""
+    fake.publish("q", *numbers(10))
+    driver = Driver(consumers(maxMessagesPerTrigger=10))
+    driver.rows(10)
+    idle_until(driver, lambda: not any(state.owned for state in states(fake)))
+    receive, stands_still = StateQueue._receive, [True]
+
+    def received(self: StateQueue, timeout: float) -> bool:
+        return not stands_still and receive(self, timeout)
+
+    def commanded(name: str) -> None:
+        if name == "sync":
+            stands_still.clear()
+
+    monkeypatch.setattr(StateQueue, "_receive", received)
+    fake.on_command = commanded
+    fake.publish("q", *numbers(10, 10))
+    assert sorted(bodies(driver.trigger_until_rows())) == numbers(10, 10)
 
 
 def test_the_broker_has_forgotten_the_state_at_a_reconnect(fake: FakeBroker, consumers: Consumers) -> None:
