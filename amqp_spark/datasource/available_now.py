@@ -32,6 +32,8 @@ LEAST_UNSETTLED: Final = 256
 
 MOST_FAILED_COUNTS: Final = 5
 """After so many failed counts on a second connection, the first one counts."""
+MOST_BLIND_COUNTS: Final = 30
+"""After so many counts that do not have our consumer, they count: the broker may never count it."""
 CEASE_SECONDS: Final = 30.0
 """How long nothing may come after the consumer has asked for no more messages."""
 
@@ -92,6 +94,8 @@ class AvailableNow:
         self._connector = connector
         self._detector = DrainDetector(consumer.queue, selector=options.selector is not None, clock=held.clock)
         self._second_count = SecondCount(consumer.queue)
+        self._blind_counts = 0
+        """How many counts for the end, one after the other, had not even our consumer."""
         self._ceased_at = 0.0
         """When it asked for no more, or could not read the answer."""
         self._excess: list[tuple[int, int]] = []
@@ -132,8 +136,9 @@ class AvailableNow:
         self._detector.kept(kept)
 
     def surveyed(self, consumers: int | None) -> None:
-        """Take the number of consumers of the queue, asked for on the session."""
-        self._detector.alone = consumers is not None and consumers <= 1
+        """Take the number of consumers of the queue, asked for on the session, which is one of them."""
+        self._detector.blind = consumers == 0 and not self._consumer.has_credit
+        self._detector.alone = consumers is not None and consumers <= 1 and not self._detector.blind
 
     def begin(self, client: Client, *, confirmed: int | None, lost_for: float) -> None:
         """Begin a session. ``confirmed``: position up to which the broker has completed settlements; None: of all that
@@ -208,10 +213,18 @@ class AvailableNow:
                     self._consumer.queue, self._second_count.failures,
                 )  # fmt: skip
             left = self._consumer.ask_end(client, subscription)
-            self._detector.recounted(left, received=self._buffer.received)
+            if self._is_final(blind=self._detector.blind and not left):
+                self._detector.recounted(left, received=self._buffer.received)
+            else:
+                self._detector.not_recounted()
         else:
             self._detector.not_recounted()  # until there is an answer
             self._second_count.begin(self._connect_beside, partial(self._counted_apart, self._buffer.incarnation))
+
+    def _is_final(self, *, blind: bool) -> bool:
+        """Whether a count may fix the end; ``blind``: the broker has not even counted our consumer."""
+        self._blind_counts = self._blind_counts + 1 if blind else 0
+        return not blind or self._blind_counts > MOST_BLIND_COUNTS
 
     def _connect_beside(self) -> Client:
         return self._connector(self._consumer.beside_options)
@@ -228,7 +241,8 @@ class AvailableNow:
             under_way = max(0, (self._consumer.flow.most or 0) - self._buffer.held_by_session)
 
         def use() -> None:
-            if self._buffer.incarnation == incarnation and self._detector.limit is None:
+            is_due = self._buffer.incarnation == incarnation and self._detector.limit is None
+            if is_due and self._is_final(blind=not (info.subscriber_count or left)):
                 self._detector.recounted(left, received=received, under_way=under_way)
 
         return use

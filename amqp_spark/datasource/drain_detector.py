@@ -12,6 +12,9 @@ must last as long (:data:`SETTLING_SECONDS`).
 Where only messages that no consumer holds are counted, a consumer that gets none of them is replaced once: the broker
 may have forgotten it (see :mod:`.consumer_watch`). Only if the next one gets nothing either, the query ends. Neither
 happens while Spark processes a batch: a broker that sends less than the prefetch allows waits until that is accepted.
+
+RabbitMQ counts 0 messages and 0 consumers in a quorum queue whose leader does not answer it within a quarter of a
+second, as while another one is elected. So a count without any consumer, although there is ours, proves nothing.
 """
 
 from __future__ import annotations
@@ -45,13 +48,14 @@ early, and an answer of qpidd may give the message count before a session ended 
 class DrainDetector:
     """Detects the end of one queue. ``selector``: the subscription selects only a part of it, while the broker counts
     the rest, too. ``target``: the position to stop at, None before the first incarnation; ``alone``: the broker
-    reported no other consumer when it was last asked; ``last_arrival``: when something came; ``settling_s``: seconds
-    for which its count may be too low; ``replaces``: whether a consumer that gets nothing is replaced; ``stalled``:
-    number of messages that the broker does not send to it, now that it should be."""
+    reported no other consumer when it was last asked; ``blind``: it did not report ours, either; ``last_arrival``: when
+    something came; ``settling_s``: seconds for which its count may be too low; ``replaces``: whether a consumer that
+    gets nothing is replaced; ``stalled``: number of messages that the broker does not send to it, now that it should
+    be."""
 
     def __init__(self, queue: str, *, selector: bool, clock: Callable[[], float]) -> None:
         self.target: int | None = None
-        self.alone = False
+        self.alone = self.blind = False
         self._queue = queue
         self._selector = selector
         self._clock = clock
@@ -74,6 +78,8 @@ class DrainDetector:
         self._lost_until: float | None = None
         self.last_arrival = 0.0
         self._empty_since: float | None = None
+        self._was_blind = False
+        """Whether the count before came from a broker that did not see our consumer."""
         self._unsent_since: float | None = None
         """Since when each count found messages."""
         self._empty_rounds = 0
@@ -196,10 +202,14 @@ class DrainDetector:
         if count and busy and self.replaces:
             self._empty_since = self._unsent_since = None
             return self._go_on(now)
-        self._empty_since = now if self._empty_since is None else self._empty_since
+        if self._empty_since is None or (self._was_blind and not self.blind):
+            self._empty_since = now
+        self._was_blind = self.blind
         self._look_for_lost_session(count, received)
         settling = self.settling_s
-        if count and not self._selector:
+        if self.blind:
+            settling = HELD_BY_UNKNOWN_SECONDS
+        elif count and not self._selector:
             settling = HELD_BY_UNKNOWN_SECONDS if self.alone else HELD_ELSEWHERE_SECONDS
         if self._looks_stalled(count, now):
             return self._go_on(now)
@@ -245,6 +255,12 @@ class DrainDetector:
                 "ends without them",
                 self._queue, "some" if hidden is None else f"up to {hidden}",
             )  # fmt: skip
+        elif self.blind and not count:
+            _log.warning(
+                "queue %r: the broker counts no message, and not even this consumer, as RabbitMQ does while a quorum "
+                "queue has no leader that answers; this AvailableNow query may end before all that was there has come",
+                self._queue,
+            )  # fmt: skip
         elif count and not self._selector:
             _log.warning(
                 "queue %r: the broker counts %d message(s) that it does not send: %s; this AvailableNow query ends "
@@ -256,4 +272,6 @@ class DrainDetector:
         """Why the broker does not send what it counts."""
         if self._replaced:
             return "a new consumer got none either, or another one is active alone"
-        return "a transaction or a dying session holds them" if self.alone else "other consumers hold them"
+        return (
+            "a transaction or a dying session holds them" if self.alone or self.blind else "other consumers hold them"
+        )

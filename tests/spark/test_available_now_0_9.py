@@ -284,6 +284,50 @@ def test_available_now_ends_when_a_second_consumer_gets_nothing_either(
 
 
 @pytest.mark.usefixtures("fast_recounts")
+@pytest.mark.parametrize("since", ["accept", "subscribe"])
+def test_available_now_does_not_believe_a_count_that_has_not_even_its_own_consumer(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, since: str
+) -> None:
+    """RabbitMQ counts 0 and 0 while the leader of a quorum queue does not answer; another one is elected meanwhile."""
+    seen_consumers, asked = FakeBroker.seen_consumers, 0
+
+    def seen(broker: FakeBroker, queue: str) -> int:
+        nonlocal asked
+        if not broker.stalls[queue]:
+            return seen_consumers(broker, queue)
+        asked += 1
+        if asked == 4:
+            broker.stalls[queue] = 0
+        return 0
+
+    def lost(name: str) -> None:
+        if name == since:
+            fake.on_command = lambda _: None
+            fake.stalls["q"] = 1 if since == "accept" else 2
+            fake.counts = [0] * 4
+
+    monkeypatch.setattr(FakeBroker, "seen_consumers", seen)
+    sent = [number + bytes(1000) for number in numbers(500)]
+    fake.publish("q", *sent)
+    fake.on_command = lost
+    assert drained(Driver(readers(bufferBytes="64k", maxBytesPerTrigger="16k"), available_now=True)) == sent
+    assert asked == 4
+    assert len(fake.subscriptions) == 1
+    assert "may end before" not in caplog.text
+
+
+@pytest.mark.usefixtures("fast_recounts")
+def test_available_now_ends_where_no_consumer_is_ever_counted(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(drain_detector, "HELD_BY_UNKNOWN_SECONDS", 0.5)
+    monkeypatch.setattr(FakeBroker, "seen_consumers", lambda _broker, _queue: 0)
+    fake.publish("q", *numbers(100))
+    assert drained(Driver(readers(), available_now=True)) == numbers(100)
+    assert "may end before all that was there has come" in caplog.text
+
+
+@pytest.mark.usefixtures("fast_recounts")
 def test_available_now_does_not_replace_a_consumer_for_messages_that_may_be_held(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
