@@ -376,7 +376,9 @@ class Client(PublishingClient):
         if any(each.queue == queue and each.goes_on for each in self._subscriptions.values()):
             self.release([(method.delivery_tag, method.delivery_tag)])
         try:
-            message = Message(content.body, content.properties, method.exchange, method.routing_key)
+            message = Message(
+                content.body, content.properties, method.exchange, method.routing_key, redelivered=method.redelivered
+            )
         except DecodeError:
             return Ready(method.redelivered, None)
         return Ready(method.redelivered, identity(message))

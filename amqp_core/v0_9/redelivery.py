@@ -61,7 +61,11 @@ def identities(block: AnyBlock, indices: Sequence[int] | None = None) -> Iterato
 
 
 def identity(message: Message) -> Identity:
-    """The identity of a received message."""
+    """The identity of a received message.
+
+    A message that was not delivered before has been returned 0 times. RabbitMQ 4 adds no count to it, so that one which
+    is there was set by its publisher, such as a bridge that has read it from another queue.
+    """
     properties = message.properties
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     headers = {name: value for name, value in message.headers.items() if name not in BROKERS_OWN}
@@ -69,7 +73,7 @@ def identity(message: Message) -> Identity:
     names = (name.encode("utf-8", "surrogateescape") for name in (message.exchange, message.routing_key))
     for part in (*names, message.body, _text((others, headers))):
         digest.update(len(part).to_bytes(8) + part)
-    counts = (message.headers.get(name) for name in COUNTS)
+    counts = (message.headers.get(name) for name in COUNTS if message.redelivered)
     deliveries = sum(count for count in counts if isinstance(count, int))
     return Identity(digest.digest(), deliveries, named=properties.message_id is not None)
 

@@ -9,6 +9,7 @@ import pytest
 
 from amqp_core.blocks import Block
 from amqp_core.v0_9.messages import earlier_deliveries
+from amqp_core.v0_9.redelivery import identities
 from tests.support import wire_0_9 as wire
 
 
@@ -43,6 +44,16 @@ def block(*deliveries: tuple[bool, bytes]) -> Block:
 )
 def test_the_greatest_count_of_redelivered_messages(deliveries: list[tuple[bool, bytes]], expected: int) -> None:
     assert earlier_deliveries(block(*deliveries)) == expected
+
+
+def test_a_count_that_the_publisher_has_set_is_none_of_the_queue() -> None:
+    """RabbitMQ 4 leaves it as it is at the first delivery, and puts its own count in its place when it comes again."""
+    one = counted(b"l" + struct.pack(">q", 1))
+    first, again = identities(block((False, TEN), (True, one)))
+    assert first is not None
+    assert again is not None
+    assert first.digest == again.digest
+    assert (first.deliveries, again.deliveries) == (0, 1)
 
 
 @pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 34, 65, 1000])
