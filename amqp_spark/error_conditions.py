@@ -216,6 +216,12 @@ class SparkCondition(Condition):
         "Declare the queue without it, or use at-least-once.",
         "deliveryGuarantee=exactly-once takes messages that do not come again after a crash for accepted ones: those "
         "that come late would be processed twice.")
+    QUEUE_KEEPS_MESSAGES = (
+        "Queue {queue!r} was declared with {argument}, so that no consumer removes a message from it, and "
+        "deliveryGuarantee=exactly-once has to.",
+        "Declare the queue without it, or browse it with spark.read.",
+        "The broker lets each consumer browse such a queue, whatever it asks for, and ignores what is accepted: each "
+        "session would get all messages again.")
     QUEUE_TYPE_UNKNOWN = (
         "The login may not learn the type of queue {queue!r}, which exactly-once needs: {reason}.",
         "Give it the right to configure the queue; an existing queue is not changed.")

@@ -6,6 +6,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.api import DescribedQueue
 from amqp_core.errors import (
     ConnectionClosed,
     ConnectionFailed,
@@ -20,7 +21,7 @@ from amqp_core.errors import (
 from amqp_spark.connect import require, require_for_option
 from amqp_spark.datasource.queue_comparison import compare
 from amqp_spark.error_conditions import SparkCondition
-from amqp_spark.errors import ConsumerStalled, LogError
+from amqp_spark.errors import ConsumerStalled, LogError, UnsupportedModeError
 from amqp_spark.options import FAILFAST, PERMISSIVE, QUORUM, REJECT
 from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
 
@@ -38,6 +39,9 @@ _STREAM: Final = re.compile("rabbit_stream_queue|stream queue|prefetch count is 
 _DELIVERY_LIMIT: Final = "x-delivery-limit"
 _UNLIMITED: Final[dict[str, object]] = {_DELIVERY_LIMIT: -1}
 """Each crash of a reader is a delivery: the default limit would drop messages that were never processed."""
+_BROWSED: Final = ("qpid.browse-only", "qpid.ensure_nondestructive_consumers")
+"""Arguments of a queue of which all consumers browse, whatever they ask for: of qpidd, and of Broker-J."""
+_UNSET: Final = ("", "0", "false", "none")
 DYING_SECONDS: Final = 5.0
 """How long a broker may keep a lost session beyond two heartbeats, after which it should give the session up."""
 
@@ -80,7 +84,8 @@ def prepare(client: Client, queue: str, options: SourceOptions, *, is_missing: b
 
     Raises:
         AskedInVain: connect again, and set ``is_missing``.
-        UnsupportedModeError: the broker lacks a capability that the options need; nothing was sent.
+        UnsupportedModeError: the broker lacks a capability that the options need, or the queue is none to consume;
+            nothing was changed.
         NotFound: the queue, or the exchange of a binding, does not exist.
         PreconditionFailed: the queue exists without the arguments that the options name.
     """
@@ -95,10 +100,27 @@ def prepare(client: Client, queue: str, options: SourceOptions, *, is_missing: b
             )
             raise NotFound(404, None, text, "queue.query")
         _declare(client, queue, options)
-    elif client.capabilities.compares_declarations:
+    else:
+        _check_removes(queue, info, options)
+    if info is not None and client.capabilities.compares_declarations:
         compare(client, queue, options, queue_arguments(client, options))
     _bind(client, queue, options)
     return info
+
+
+def _check_removes(queue: str, info: QueueInfo, options: SourceOptions) -> None:
+    """Refuse, or warn of, a queue from which nothing is removed."""
+    arguments = (info.arguments or {}) if isinstance(info, DescribedQueue) else {}
+    for argument in _BROWSED:
+        if str(arguments.get(argument, "")).lower() in _UNSET:
+            continue
+        if options.exactly_once:
+            raise UnsupportedModeError(SparkCondition.QUEUE_KEEPS_MESSAGES(queue=queue, argument=argument))
+        _log.warning(
+            "queue %r was declared with %s: the broker removes nothing that is accepted, so that this query reads all "
+            "messages again after each start and each lost connection",
+            queue, argument,
+        )  # fmt: skip
 
 
 def _question(client: Client, queue: str, options: SourceOptions) -> QueueInfo | None:
