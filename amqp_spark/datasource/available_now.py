@@ -149,7 +149,8 @@ class AvailableNow:
         self._detector.settling_s = 0.0 if credit else SETTLING_SECONDS
         info = client.query_queue(self._consumer.queue)
         there = 0 if info is None else info.message_count
-        others = info is not None and info.subscriber_count != 0
+        # Without credit, 0 consumers of 0 messages may be the answer of a queue that has no leader.
+        others = info is not None and (info.subscriber_count != 0 or not (credit or there))
         # With accept-mode none, sessions hold no messages, and none is redelivered.
         may_hold = others and self._options.accepts
         with self._lock:

@@ -13,7 +13,7 @@ import pytest
 
 from amqp_core.blocks import Block
 from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionLost, DeadlineExceeded, LimitReached, NotFound
-from amqp_spark.datasource import drain_detector
+from amqp_spark.datasource import consumer_setup, drain_detector
 from amqp_spark.datasource.available_now import AvailableNow
 from amqp_spark.datasource.exactly_once.recovery import Consumer
 from amqp_spark.datasource.exactly_once.transactional_state import BatchPart, TransactionalState
@@ -325,6 +325,32 @@ def test_available_now_ends_where_no_consumer_is_ever_counted(
     fake.publish("q", *numbers(100))
     assert drained(Driver(readers(), available_now=True)) == numbers(100)
     assert "may end before all that was there has come" in caplog.text
+
+
+@pytest.mark.usefixtures("fast_recounts")
+def test_available_now_waits_for_a_lost_session_that_a_queue_without_leader_does_not_count(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node of the source was that of the leader, too. RabbitMQ 4.3 returns what the session held after a minute."""
+    monkeypatch.setattr(consumer_setup, "DYING_SECONDS", 1e6)
+    seen_consumers = FakeBroker.seen_consumers
+
+    def seen(broker: FakeBroker, queue: str) -> int:
+        return seen_consumers(broker, queue) if broker.live and broker.live[-1].subscription is not None else 0
+
+    fake.publish("q", *numbers(100))
+    driver = Driver(readers(), available_now=True)
+    driver.trigger()
+    fake.wait(lambda: fake.held() == 100)
+    monkeypatch.setattr(FakeBroker, "seen_consumers", seen)
+    fake.counts = [0, 0]
+    fake.cut_one_sided()
+    later = threading.Timer(1.5, fake.bury)
+    later.start()
+    assert set(drained(driver)) == set(numbers(100))
+    later.join()
+    assert fake.depth("q") == 0
+    assert len(fake.accepted) == 100
 
 
 @pytest.mark.usefixtures("fast_recounts")
