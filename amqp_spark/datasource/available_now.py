@@ -94,6 +94,9 @@ class AvailableNow:
         self._connector = connector
         self._detector = DrainDetector(consumer.queue, selector=options.selector is not None, clock=held.clock)
         self._second_count = SecondCount(consumer.queue)
+        self._is_past_returned = False
+        """Whether a message has come in this session that was never delivered: a quorum queue has sent all that was
+        returned before."""
         self._blind_counts = 0
         """How many counts for the end, one after the other, had not even our consumer."""
         self._ceased_at = 0.0
@@ -129,6 +132,20 @@ class AvailableNow:
             for ids in self._buffer.cut_off(limit):
                 add_range(self._excess, *ids)
 
+    def look_for_returned(self, client: Client, blocks: Sequence[Block]) -> None:
+        """Look whether a quorum queue returns messages in the middle of the session: before they are received.
+
+        When the link between two nodes breaks, it takes back what this session holds, and sends it again. So each of
+        these messages has a second position, behind which the end is. What other consumers return comes besides, too.
+        """
+        if not (self.bounded and self._options.accepts and client.capabilities.counts_deliveries):
+            return
+        for block in blocks:
+            if not client.first_is_redelivered(block):
+                self._is_past_returned = True
+            elif self._is_past_returned and client.earlier_deliveries(block):
+                self._detector.came_back(len(client.redelivered(block)))
+
     def came_again(self, dropped: int, kept: int) -> None:
         """Record that so many of the messages that came again are not received, since they were accepted before; and
         that so many are, although they may have been accepted before."""
@@ -143,7 +160,7 @@ class AvailableNow:
     def begin(self, client: Client, *, confirmed: int | None, lost_for: float) -> None:
         """Begin a session. ``confirmed``: position up to which the broker has completed settlements; None: of all that
         is accepted. ``lost_for``: seconds for which the broker may keep the session before."""
-        self.ending, self._excess = False, []
+        self.ending, self._excess, self._is_past_returned = False, [], False
         credit = self._consumer.has_credit
         self._detector.replaces = not credit and not client.capabilities.counts_held_messages
         self._detector.settling_s = 0.0 if credit else SETTLING_SECONDS

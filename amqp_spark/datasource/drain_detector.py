@@ -129,6 +129,13 @@ class DrainDetector:
         if self.target is not None and self._counts_accepted:
             self.target -= count
 
+    def came_back(self, count: int) -> None:
+        """Record that so many messages come again in this session, or come besides those that were there."""
+        if self.target is not None:
+            self.target += count
+        if self._most < _UNCOUNTED:
+            self._most += count
+
     def kept(self, count: int) -> None:
         """Record that so many messages are received although they may have been accepted before: once more, then. This
         comes before the next session begins, which receives them."""

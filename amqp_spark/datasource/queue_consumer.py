@@ -446,6 +446,8 @@ class QueueConsumer:
         if not blocks:
             return
         again = self._client is not None and self._client.first_is_redelivered(blocks[0])
+        if self._client is not None and self._owner is None:  # with exactly-once another session follows
+            self._available_now.look_for_returned(self._client, blocks)
         with self._lock:
             first = not self.buffer.waiting
             for block in blocks:

@@ -13,6 +13,7 @@ import pytest
 
 from amqp_core.blocks import Block
 from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionLost, DeadlineExceeded, LimitReached, NotFound
+from amqp_core.v0_10.redelivery import first_is_redelivered
 from amqp_spark.datasource import consumer_setup, drain_detector
 from amqp_spark.datasource.available_now import AvailableNow
 from amqp_spark.datasource.exactly_once.recovery import Consumer
@@ -23,7 +24,9 @@ from amqp_spark.state.records import ConsumerState
 from tests.spark.driver import Driver, running
 from tests.spark.reader_support import numbers
 from tests.support.fake_broker import FakeBroker
+from tests.support.fake_broker.client import FakeClient
 from tests.support.fake_broker.subscription import FakeSubscription
+from tests.support.fake_broker.transactions import FakeTransactions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -351,6 +354,50 @@ def test_available_now_waits_for_a_lost_session_that_a_queue_without_leader_does
     later.join()
     assert fake.depth("q") == 0
     assert len(fake.accepted) == 100
+
+
+@pytest.mark.usefixtures("fast_recounts")
+def test_available_now_reads_all_although_the_queue_takes_messages_back_from_a_session_that_lives(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a quorum queue does when the link to the node of the source breaks. It ignores acknowledgements of what it has
+    taken back, and these messages come, and count, twice."""
+    apply, taken = FakeTransactions.apply, 0
+
+    def apply_to_held(transactions: FakeTransactions) -> None:
+        held = transactions.client.held
+        transactions.accepts = [each for each in transactions.accepts if each in held]
+        apply(transactions)
+
+    def redelivered(_: FakeClient, block: Any) -> list[int]:
+        starts = [0, *block.ends[:-1]]
+        parts = (block.frames[start:end] for start, end in zip(starts, block.ends, strict=True))
+        return [index for index, part in enumerate(parts) if first_is_redelivered(Block(part, array("I", [len(part)])))]
+
+    def take_back(name: str) -> None:
+        nonlocal taken
+        if name == "accept" and taken < 3:
+            taken += 1
+            for client in fake.live:
+                fake.requeue(client, list(client.held))
+
+    monkeypatch.setattr(FakeTransactions, "apply", apply_to_held)
+    monkeypatch.setattr(FakeClient, "redelivered", redelivered)
+    monkeypatch.setattr(FakeClient, "first_is_redelivered", lambda _, block: first_is_redelivered(block))
+    fake.earlier_deliveries = 1
+    sent = [number + bytes(1000) for number in numbers(500)]
+    fake.publish("q", *sent)
+    driver = Driver(readers(bufferBytes="64k", maxBytesPerTrigger="16k"), available_now=True)
+    assert driver.trigger() is not None
+    stream = running(driver.reader)
+    assert stream is not None
+    (consumer,) = stream._receiver.consumers
+    fake.wait(lambda: consumer._available_now._detector.limit == 500)
+    fake.on_command = take_back
+    assert set(drained(driver)) == set(sent)
+    assert taken == 3
+    assert len(fake.subscriptions) == 1
+    assert fake.depth("q") == 0
 
 
 @pytest.mark.usefixtures("fast_recounts")
