@@ -27,9 +27,12 @@ class Deliveries:
         self._prune_at = _FEW
 
     def add(self, command_id: int, entry: Entry, subscription: SessionSubscription, size: int) -> None:
-        """A transfer was sent, with so many bytes of header and body."""
+        """A transfer is sent, with so many bytes of header and body; its credit is not taken off yet.
+
+        What it gives back is what it takes: a header that has become longer for its consumer may exceed the credit.
+        """
         if subscription.window:
-            self._window[command_id] = subscription, size
+            self._window[command_id] = subscription, int(min(size, subscription.nbytes))
         if not subscription.browse:
             if not subscription.no_ack:
                 self.held[command_id] = entry

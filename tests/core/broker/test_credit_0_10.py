@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from amqp_core.broker.model.messages import Message
+from amqp_core.broker.v0_9.wire import WIRE as WIRE_0_9
+from amqp_core.broker.v0_10.subscription import SessionSubscription
+from amqp_core.v0_9 import spec as spec_0_9
+from amqp_core.v0_9._codec import encode_header as encode_header_0_9
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_header
 from tests.core.broker.peer_0_10 import EXPLICIT, NONE, Peer, code_of, ids, stalled
@@ -51,6 +56,27 @@ def test_a_window_is_filled_up_by_completion_only(peer: Peer, mode: int | None) 
     peer.protocol.send_control(0, spec.SessionCompleted(commands=[(first, last)]))
     peer.pump()
     assert len(peer.bodies) == (3 if mode == spec.MessageFlowMode.CREDIT else 6), "a repeated one counts once"
+
+
+def test_a_window_does_not_grow_with_headers_that_are_longer_for_their_consumer(peer: Peer) -> None:
+    """A header of 0-9-1 is written as one of 0-10: it may take more than what was left of the credit."""
+    header = encode_header_0_9(spec_0_9.BasicProperties(), 20)
+    queue = peer.world.host.queues["q"]
+    for _ in range(500):
+        queue.put(Message(WIRE_0_9, "", "q", header, bytes(20)), peer.world.now)
+    peer.subscribe()
+    peer.flow(None, 1000)
+    most = len(peer.bodies)
+    while len(peer.bodies) < 500:
+        before = len(peer.bodies)
+        peer.session.tell_completed()
+        peer.pump()
+        assert len(peer.bodies) - before <= most
+    peer.session.tell_completed()
+    peer.pump()
+    [subscription] = [each.receiver for each in queue.consumers]
+    assert isinstance(subscription, SessionSubscription)
+    assert subscription.nbytes == 1000
 
 
 def test_flush_sends_what_there_is_and_ends_the_credit(peer: Peer) -> None:
