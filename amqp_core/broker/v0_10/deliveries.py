@@ -31,7 +31,7 @@ class Deliveries:
 
         What it gives back is what it takes: a header that has become longer for its consumer may exceed the credit.
         """
-        if subscription.window:
+        if subscription.window and not subscription.is_unlimited:  # such a client may never say what is complete
             self._window[command_id] = subscription, int(min(size, subscription.nbytes))
         if not subscription.browse:
             if not subscription.no_ack:

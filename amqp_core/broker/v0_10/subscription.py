@@ -50,6 +50,11 @@ class SessionSubscription:
         return self.messages > 0 and self.nbytes > 0
 
     @property
+    def is_unlimited(self) -> bool:
+        """Whether there is credit of both units without an end, to which nothing can be added."""
+        return self.messages == self.nbytes == math.inf
+
+    @property
     def may_get_more(self) -> bool:
         """Whether messages may come that wait now, when the client reads or selectors have looked at all of them."""
         if not self.has_credit:

@@ -79,6 +79,24 @@ def test_a_window_does_not_grow_with_headers_that_are_longer_for_their_consumer(
     assert subscription.nbytes == 1000
 
 
+def test_credit_without_end_takes_no_memory_where_nothing_is_completed(peer: Peer) -> None:
+    """Clients of Qpid with credit without end, whose mode is a window unless they say otherwise, may never do so."""
+    peer.subscribe(accept_mode=NONE)
+    peer.flow()
+    for number in range(20):
+        peer.publish(b"%d" % number)
+    assert len(peer.bodies) == 20
+    assert not peer.server._sessions[0]._deliveries._window
+    peer.call(spec.MessageStop(destination="d"))
+    peer.flow(1)
+    peer.publish(b"a")
+    peer.publish(b"b")
+    assert peer.bodies[20:] == [b"a"]
+    peer.protocol.send_control(0, spec.SessionCompleted(commands=ids(peer)))
+    peer.pump()
+    assert peer.bodies[20:] == [b"a", b"b"]
+
+
 def test_flush_sends_what_there_is_and_ends_the_credit(peer: Peer) -> None:
     peer.publish(b"1")
     peer.subscribe()
