@@ -283,6 +283,7 @@ class Queue:
                 self.reject(entry, now)
             return
         limit = self.settings.delivery_limit
+        over: list[Entry] = []
         # The last first: each is then put before what is there, which is the fast case.
         for entry in sorted(entries, key=_sequence, reverse=True):
             if entry.state != HELD:
@@ -292,8 +293,8 @@ class Queue:
             if delivered and entry.record and self.journal is not None:
                 self.journal.message_returned(entry)
             if limit is not None and entry.returns > limit:
-                self._die(entry, "delivery_limit", now)
-                entry.forget()
+                self._end(entry)
+                over.append(entry)
                 continue
             entry.state = READY
             self._backlog.insert(entry)
@@ -301,6 +302,9 @@ class Queue:
                 self._expiries.add(entry, self._backlog.count)
                 self._on_timer(self)
             self._walks.came_back(entry)
+        for entry in reversed(over):  # dead letters keep the order of their queue
+            self._dead_letters.add(entry.message, self, "delivery_limit", now)
+            entry.forget()
         self._offer(now)
         if self._limits.drops:
             self._trim(now)

@@ -81,6 +81,18 @@ def test_deaths_are_counted_by_queue_and_reason_and_the_latest_is_first() -> Non
     )
 
 
+def test_what_comes_back_too_often_at_once_keeps_its_order() -> None:
+    host = Host()
+    host.make("dead")
+    host.make(x_dead_letter_exchange="", x_dead_letter_routing_key="dead", x_delivery_limit=0)
+    for body in "1234":
+        host.send(body)
+    entries = list(host.all_of("q"))
+    host.release([entries[2], *entries])
+    assert host.waiting("dead") == ["1", "2", "3", "4"]
+    assert (host.queues["q"].message_count, host.queues["q"].unsettled_count) == (0, 0)
+
+
 def test_a_circle_without_a_rejection_ends() -> None:
     host = Host()
     host.make("a", x_dead_letter_exchange="", x_dead_letter_routing_key="b", x_message_ttl=1000)
