@@ -179,6 +179,8 @@ class Restoring:
             branch = place.branches.restore(Xid(*xid), messages.items(), accepted.get(number, []))
             records.known[branch] = number
             records.needed[branch] = list(messages)
+            for message in messages:
+                place.memory.uncommitted.take(message)
             self._needs.update(message.record for message in messages)
 
     def _rows(self, table: str, columns: str, order: str = "id") -> Iterator[tuple[Any, ...]]:

@@ -326,6 +326,25 @@ def test_a_prepared_branch_outlives_the_process(store: Store, path: Path) -> Non
     store.close()
 
 
+def test_the_messages_of_a_prepared_branch_count_for_the_memory_limit_after_a_restart(store: Store, path: Path) -> None:
+    host = store.host("h")
+    host.declare_queue("q", owner=ME, durable=True)
+    xid = Xid(1, b"global", b"branch")
+    branch, _ = host.branches.start(xid, ME, join=False, now=0)
+    message = Message(WIRE, "", "q", b"", bytes(1000), persistent=True)
+    host.memory.admit(message)
+    counted = host.memory.used
+    branch.publish(message, host.route(message))
+    host.branches.end(xid, ME, fail=False, suspend=False, now=0)
+    assert host.branches.prepare(xid, 0) is Outcome.OK
+    store.commit()
+    with closing(again(store, path)) as following:
+        host = following.hosts["h"]
+        assert host.memory.uncommitted.nbytes == counted > 1000
+        assert host.branches.commit(xid, 0, one_phase=False) is Outcome.OK
+        assert (host.memory.uncommitted.nbytes, host.memory.queued.nbytes > counted) == (0, True)
+
+
 def prepared(host: VirtualHost, xid: Xid, *, accept: bool) -> None:
     """Prepare a branch that accepts a message of q, or publishes one to it."""
     branch, _ = host.branches.start(xid, ME, join=False, now=0)
