@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.broker.model.memory import MESSAGE_BYTES
 from amqp_core.broker.restraints import Restraints
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.session import SessionState
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.session import Session
 
 MOST_BEYOND: Final = 16 << 20
-"""Bytes that a client may publish after it was told to stop: what it had under way. Then it is not read any more."""
+"""Bytes that a client may publish after it was told to stop: what it had under way. Then it is not read any more.
+
+They are counted as for the memory limit: small messages take many times their size.
+"""
 # Clients read it as a signed number, and as no limit.
 _NO_LIMIT: Final = 0x7FFFFFFF
 
@@ -55,7 +59,7 @@ class ProducerFlow:
     def received(self, size: int) -> None:
         """A message of so many bytes was published."""
         if self.restraints:
-            self._beyond += size
+            self._beyond += size + MESSAGE_BYTES
             if self._beyond > MOST_BEYOND:
                 self._pull()
 

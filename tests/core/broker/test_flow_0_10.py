@@ -6,8 +6,10 @@ import random
 
 import pytest
 
+from amqp_core.broker.v0_10 import flow
 from amqp_core.broker.v0_10.flow import MOST_BEYOND
 from amqp_core.v0_10 import spec
+from amqp_core.v0_10._codec import encode_header
 from amqp_core.v0_10.framing import BODY, COMMAND, HEADER, encode_assembly
 from amqp_core.v0_10.producer_credit import ProducerCredit
 from tests.core.broker.model_support import ME
@@ -112,6 +114,23 @@ def test_a_client_that_does_not_stop_is_not_read_in_the_end() -> None:
     peer.pump()
     assert left(peer) is None
     assert drain(world) == 1, "what waited is processed, and the connection is read"
+
+
+def test_small_messages_of_a_client_that_does_not_stop_are_counted_with_what_they_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flow, "MOST_BEYOND", MIB)
+    world = World(MIB)
+    peer = publisher(world)
+    header = encode_header(spec.DeliveryProperties(routing_key="q"), None)
+    for _ in range(20):
+        if peer.server.is_stalled:
+            break
+        for _ in range(500):
+            peer.session.send(spec.MessageTransfer(destination="", accept_mode=1, acquire_mode=0), header=header)
+        peer.pump()
+    assert peer.server.is_stalled
+    assert world.memory.queued.nbytes < 3 * MIB
 
 
 def test_a_client_that_does_not_stop_and_holds_all_the_memory_is_closed() -> None:
