@@ -22,6 +22,8 @@ LOGIN_SECONDS: Final = 10.0
 """Time that a client has until its connection is open."""
 CLOSE_SECONDS: Final = 5.0
 """Time that a client has to answer connection.close."""
+LINGER_SECONDS: Final = 30.0
+"""Time that a client has to read what was written before the end of its connection."""
 MOST_UNREAD_BYTES: Final = 4 << 20
 """Bytes that a client has not read, above which it is not read either. Deliveries end at a quarter of that."""
 
@@ -130,6 +132,8 @@ class Peer(asyncio.Protocol):
             return
         if connection.is_over:
             transport.close()
+            # there are no heartbeats any more, if there ever were: a client that does not read would stay for ever
+            asyncio.get_running_loop().call_later(LINGER_SECONDS, self.abort)
             return
         connection.written()
         self._count(connection, transport)

@@ -25,16 +25,23 @@ if TYPE_CHECKING:
 
 SIZE = 32 << 20
 """More than the buffers of two sockets hold."""
-HELLO = b"".join(
-    (
-        HEADERS_0_9["0-9-1"],
-        method(0, spec.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US")),
-        method(0, spec.ConnectionTuneOk(2047, FRAME_MAX, 60)),
-        method(0, spec.ConnectionOpen("/")),
-        method(1, spec.ChannelOpen()),
-        method(1, spec.BasicConsume(queue="q", no_ack=True)),
+
+
+def hello(heartbeat: int) -> bytes:
+    """What a client says that consumes from q."""
+    return b"".join(
+        (
+            HEADERS_0_9["0-9-1"],
+            method(0, spec.ConnectionStartOk({}, "PLAIN", b"\0guest\0guest", "en_US")),
+            method(0, spec.ConnectionTuneOk(2047, FRAME_MAX, heartbeat)),
+            method(0, spec.ConnectionOpen("/")),
+            method(1, spec.ChannelOpen()),
+            method(1, spec.BasicConsume(queue="q", no_ack=True)),
+        )
     )
-)
+
+
+HELLO = hello(60)
 
 
 @pytest.fixture
@@ -44,7 +51,7 @@ def client() -> Iterator[socket.socket]:
         yield made
 
 
-async def delivered(server: Server, client: socket.socket) -> None:
+async def delivered(server: Server, client: socket.socket, hello: bytes = HELLO) -> None:
     """Let a client connect and subscribe, and write it a message that it does not read."""
     port = await server.start()
     host = server.hosts["/"]
@@ -52,7 +59,7 @@ async def delivered(server: Server, client: socket.socket) -> None:
     header = encode_header(spec.BasicProperties(), SIZE)
     host.publish(Message(WIRES["0-9"], "", "q", header, bytes(SIZE)), now=server.now())
     client.connect(("127.0.0.1", port))
-    client.sendall(HELLO)
+    client.sendall(hello)
     while host.queues["q"].message_count or not server.memory.transit:
         await asyncio.sleep(0)
 
@@ -93,6 +100,27 @@ def test_a_client_that_reads_gets_all_that_was_written(client: socket.socket, mo
         return read
 
     assert asyncio.run(run()) > SIZE
+
+
+@pytest.mark.parametrize("last", [method(0, spec.ConnectionClose(200, "", 0, 0)), b"garbage"])
+def test_a_client_that_ends_and_does_not_read_is_forgotten(
+    client: socket.socket, monkeypatch: pytest.MonkeyPatch, last: bytes
+) -> None:
+    """Also without heartbeats, which would find that nobody is there."""
+    monkeypatch.setattr(peer_module, "LINGER_SECONDS", 0.01)
+    monkeypatch.setattr(peer_module, "MOST_UNREAD_BYTES", 2 * SIZE)  # else the end waits in the socket
+
+    async def run() -> None:
+        server = Server()
+        await delivered(server, client, hello(0))
+        client.sendall(last)
+        async with asyncio.timeout(10):
+            while server._peers:
+                await asyncio.sleep(0.01)
+        assert server.memory.transit == 0
+        await server.stop()
+
+    asyncio.run(run())
 
 
 def test_who_connects_while_it_stops_is_cut_off(client: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
