@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from amqp_core.broker.logins import DEFAULT_LOGIN
 from amqp_core.broker.server import HOST, MOST_CONNECTIONS
 from amqp_core.broker.settings import Settings
-from amqp_core.broker.store.database import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from amqp_core.broker.store.database import StoreError
 
 START_SECONDS = 30.0
 
@@ -97,7 +98,7 @@ class Broker:
                 self.port, on_failure=self._stopped.set, host=self._settings.host, tls=self._tls
             )
             self.port = self._loop.run_until_complete(started)
-        except (OSError, StoreError) as error:
+        except Exception as error:  # noqa: BLE001 - the thread that starts the broker raises it
             self._error = error
             self._loop.run_until_complete(self._server.stop())  # it gives the store free
             self._loop.close()
@@ -142,7 +143,7 @@ def running(
         OSError: the port is in use.
         StoreError: the store cannot be used; at the end of the context: it could not be written any more.
         UnusableFile: the users, or a file for TLS, cannot be used.
-        UsageError: one of the files for TLS is missing, or ``host`` is no address.
+        UsageError: one of the files for TLS is missing, ``host`` is no address, or ``port`` no port.
     """
     settings = Settings(
         port, store, host, users, tls_cert, tls_key, tls_ca, allow_anonymous, memory_limit, max_connections

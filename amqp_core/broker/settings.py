@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
 from amqp_core.address import format_address, is_utf8
@@ -17,6 +17,8 @@ from amqp_core.errors import UsageError
 if TYPE_CHECKING:
     import ssl
     from pathlib import Path
+
+MOST_PORT: Final = 65535
 
 
 class Settings(NamedTuple):
@@ -39,11 +41,14 @@ class Settings(NamedTuple):
         Raises:
             StoreError: the store cannot be used.
             UnusableFile: the file of users cannot be used.
-            UsageError: ``host`` is no address.
+            UsageError: ``host`` is no address, or ``port`` no port.
         """
         fault = host_fault(self.host)
         if fault:
             raise UsageError(CoreCondition.ARGUMENT_INVALID(name="host", reason=fault))
+        if not 0 <= self.port <= MOST_PORT:
+            reason = f"{self.port} is not a port: give a number from 0 (any free port) to {MOST_PORT}"
+            raise UsageError(CoreCondition.ARGUMENT_INVALID(name="port", reason=reason))
         return Server(
             logins=self.logins(),
             store=self.store,

@@ -15,6 +15,7 @@ import pytest
 
 from amqp_core.broker import running
 from amqp_core.broker.__main__ import main
+from amqp_core.broker.server import Server
 from amqp_core.broker.settings import Settings
 from amqp_core.errors import UsageError
 
@@ -101,6 +102,21 @@ def test_wrong_arguments(arguments: tuple[str, ...], text: str) -> None:
 def test_an_address_that_is_none_in_a_program(host: str) -> None:
     with pytest.raises(UsageError, match=r"AMQP_ARGUMENT_INVALID.*host"), running(host=host):
         pass
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_is_none_in_a_program(port: int) -> None:
+    with pytest.raises(UsageError, match=r"AMQP_ARGUMENT_INVALID.*port.*0 \(any free port\)"), running(port=port):
+        pytest.fail("nothing listens")
+
+
+def test_whatever_keeps_a_broker_in_a_program_from_its_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Server) -> None:
+        raise OverflowError("seen in the test")
+
+    monkeypatch.setattr(Server, "_expect", fail)
+    with pytest.raises(OverflowError, match="seen in the test"), running():
+        pytest.fail("nothing listens")
 
 
 def test_as_many_files_as_connections() -> None:
