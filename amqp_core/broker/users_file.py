@@ -110,6 +110,7 @@ def save(path: str | Path, users: Mapping[str, User]) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
+            _sync(path.parent)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
@@ -117,6 +118,18 @@ def save(path: str | Path, users: Mapping[str, User]) -> None:
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
         raise UnusableFile(BrokerCondition.USERS_NOT_WRITABLE(path=path, reason=reason)) from error
+
+
+def _sync(directory: Path) -> None:
+    """Let what was renamed in a directory be on the disk: else a user who was removed could come back after a crash."""
+    if sys.platform == "win32":
+        return
+    with contextlib.suppress(OSError):  # some file systems cannot, and a directory may be for writing only
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 # --- writing

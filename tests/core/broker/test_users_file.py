@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import stat
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -55,6 +56,20 @@ def test_what_is_written_is_read(file: Path) -> None:
     assert list(file.parent.iterdir()) == [file], "nothing is left beside it"
     save(file, found)
     assert load(file).keys() == USERS.keys()
+
+
+def test_a_change_is_on_the_disk_when_it_is_done(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a user who was removed could come back after a loss of power."""
+    synced: list[tuple[bool, bool]] = []
+    fsync = os.fsync
+
+    def told(descriptor: int) -> None:
+        synced.append((stat.S_ISDIR(os.fstat(descriptor).st_mode), load(file).keys() == USERS.keys()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", told)
+    assert run("remove", "--users", file, "carol") == 0
+    assert synced == [(False, True), (True, False)], "the new file before it gets its name, the directory after"
 
 
 def test_a_file_that_cannot_be_read_or_written(tmp_path: Path) -> None:
