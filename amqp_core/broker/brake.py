@@ -19,13 +19,14 @@ class Brake(Generic[_E]):
         is_on: whether no more events are processed.
     """
 
-    __slots__ = ("_answers", "_sip", "_stopped", "_waiting", "is_on")
+    __slots__ = ("_answers", "_ended", "_sip", "_stopped", "_waiting", "is_on")
 
     def __init__(self) -> None:
         self.is_on = False
         self._answers = False
         self._stopped = False
         self._sip = False
+        self._ended = False
         self._waiting: list[_E] = []
 
     @property
@@ -57,6 +58,14 @@ class Brake(Generic[_E]):
         self._answers = self._stopped = self._sip = False
         self._update()
 
+    def end(self) -> None:
+        """The client has closed the connection, as it was told at once: what waits is carried out, and nothing follows.
+
+        Else it might never be: the client closes its socket now.
+        """
+        self._ended = True
+        self._update()
+
     def pull_for_answers(self) -> None:
         """The client has to read the answers that it asked for."""
         self._answers = True
@@ -83,4 +92,4 @@ class Brake(Generic[_E]):
         self._update()
 
     def _update(self) -> None:
-        self.is_on = self._answers or (self._stopped and not self._sip)
+        self.is_on = not self._ended and (self._answers or (self._stopped and not self._sip))

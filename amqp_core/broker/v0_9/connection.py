@@ -125,7 +125,10 @@ class ServerConnection(Adapter):
 
     def receive(self, data: bytes) -> None:
         """Process received bytes."""
-        self._process(self.protocol.receive_data(data))
+        events = self.protocol.receive_data(data)
+        if events and isinstance(events[-1], Ended):
+            self._brake.end()
+        self._process(events)
 
     def _process(self, events: list[Event]) -> None:
         for event in self._brake.let_through(events):

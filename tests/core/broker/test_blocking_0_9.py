@@ -51,6 +51,23 @@ def test_a_publisher_is_blocked_and_unblocked() -> None:
     assert peer.received(spec.BasicAck)[-1].delivery_tag == 12
 
 
+def test_what_a_client_has_sent_before_its_close_is_carried_out() -> None:
+    """It is told at once that the connection is closed, and closes its socket then."""
+    world, _ = full_world()
+    world.host.declare_queue("other", owner=ME)
+    peer = world.connect()
+    peer.send(spec.BasicConsume(queue="other", no_ack=True))
+    messages = [publish(b"%d" % number) for number in range(5)]
+    peer.send(*messages, method(0, spec.ConnectionClose(200, "", 0, 0)))
+    assert len(peer.received(spec.ConnectionCloseOk)) == 1
+    assert peer.server.is_over
+    assert not peer.server.is_stalled
+    world.connect().send(publish(b"for others", "other"))
+    peer.server.lost()
+    assert drain(world, "other") == 1, "it consumes no more"
+    assert drain(world) == 10 + 5
+
+
 def test_a_client_that_does_not_know_it_is_not_told() -> None:
     world, _ = full_world()
     peer = world.connect({})

@@ -133,6 +133,22 @@ def test_small_messages_of_a_client_that_does_not_stop_are_counted_with_what_the
     assert world.memory.queued.nbytes < 3 * MIB
 
 
+def test_what_a_client_has_sent_before_its_close_is_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told at once that the connection is closed, and closes its socket then."""
+    monkeypatch.setattr(flow, "MOST_BEYOND", MIB)
+    world = World(MIB)
+    peer = publisher(world)
+    header = encode_header(spec.DeliveryProperties(routing_key="q"), None)
+    transfer = spec.MessageTransfer(destination="", accept_mode=1, acquire_mode=0)
+    for _ in range(10):
+        peer.session.send(transfer, header=header, body=bytes(MIB // 2))
+    peer.protocol.close()
+    peer.pump()
+    assert peer.ended is not None
+    assert peer.server.is_over
+    assert drain(world) == 10
+
+
 def test_a_client_that_does_not_stop_and_holds_all_the_memory_is_closed() -> None:
     world = World(8 * MIB)
     peer = publisher(world)
