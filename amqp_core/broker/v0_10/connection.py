@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
@@ -237,6 +238,9 @@ class ServerConnection(Adapter):
         if isinstance(event, Opened):
             self._opened(host_name(self.protocol.virtual_host))
         elif isinstance(event, Ended):
+            for each in list(self._sessions.values()):
+                with suppress(AmqpError):  # it ends anyway
+                    each.hurry()
             self._ended(event.error)
         elif isinstance(event, ControlReceived):
             self._receive_control(event.channel, event.control)

@@ -124,9 +124,8 @@ class ServerSession:
         Raises:
             ProtocolError: it is not possible now.
         """
-        if self._flushing is not None and isinstance(control, spec.SessionDetach | spec.SessionDetached):
-            self._flushing = None  # the end need not wait
-            self._waiting.clear()
+        if isinstance(control, spec.SessionDetach | spec.SessionDetached):
+            self.hurry()
         if isinstance(control, spec.SessionRequestTimeout):  # nothing is kept of a session that is detached
             self.connection.protocol.send_control(self.state.channel, spec.SessionTimeout(timeout=0))
             return
@@ -182,16 +181,28 @@ class ServerSession:
         for subscription in list(self._subscriptions.values()):
             subscription.ready()
         while self._flushing is not None:
-            flushing = self._flushing
-            if flushing.may_get_more:
+            if self._flushing.may_get_more:
                 self.connection.resume_later()
                 return
-            flushing.stop()
-            self._flushing = None
-            assert self._flush is not None
-            self._done(self._flush.command, sync=self._flush.sync)
-            while self._waiting and self._flushing is None:
-                self.receive(self._waiting.popleft())
+            self._end_flush()
+
+    def hurry(self) -> None:
+        """The client ends the session: that does not wait for a flush, but comes after what arrived behind the flush.
+
+        Raises:
+            AmqpError: as ``receive``.
+        """
+        while self._flushing is not None:
+            self._end_flush()
+
+    def _end_flush(self) -> None:
+        assert self._flushing is not None
+        assert self._flush is not None
+        self._flushing.stop()
+        self._flushing = None
+        self._done(self._flush.command, sync=self._flush.sync)
+        while self._waiting and self._flushing is None:
+            self.receive(self._waiting.popleft())
 
     def taken_over(self) -> None:
         """Another connection attaches a session of this name with force."""

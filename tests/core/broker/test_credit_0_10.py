@@ -231,3 +231,28 @@ def test_what_is_published_behind_a_flush_that_waits_is_accepted(peer: Peer, oth
     peer.reading = True
     peer.pump()
     assert [each.transfers for each in peer.received(spec.MessageAccept)] == [[(command_id, command_id)]]
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_the_end_of_a_session_comes_after_what_waits_behind_a_flush(peer: Peer, other: Peer, *, closes: bool) -> None:
+    for number in range(30):
+        other.publish(bytes([number]) * 100_000)
+    peer.call(spec.QueueDeclare(queue="other"))
+    peer.subscribe()
+    peer.reading = False
+    peer.flow(None)
+    first = peer.server._sessions[0].state.next_id - 1
+    peer.session.send(spec.MessageFlush(destination="d"))
+    header = encode_header(spec.DeliveryProperties(routing_key="other"), None)
+    peer.session.send(spec.MessageTransfer(destination="", accept_mode=NONE, acquire_mode=0), header=header, body=b"1")
+    peer.session.send(spec.MessageAccept(transfers=[(first, first)]))
+    if closes:
+        peer.protocol.close()
+    else:
+        peer.session.detach()
+    peer.pump()
+    assert not stalled(peer)
+    assert peer.server.is_over is closes
+    assert peer.world.host.queues["other"].message_count == 1
+    queue = peer.world.host.queues["q"]
+    assert (queue.message_count, queue.unsettled_count, queue.consumer_count) == (29, 0, 0)
