@@ -11,7 +11,8 @@ _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _LEAST: Final = 1 << 20
 _SHARE: Final = 0.4
 _UNKNOWN: Final = 1 << 30
-_CGROUP: Final = Path("/sys/fs/cgroup/memory.max")
+# Of version 2 of control groups, and of version 1, which containers still have on some systems.
+_CGROUPS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 def memory_size(text: str) -> int:
@@ -27,16 +28,21 @@ def memory_size(text: str) -> int:
     return size
 
 
-def default_memory_limit(cgroup: Path = _CGROUP) -> int:
-    """40 % of the memory of this machine or container, as on RabbitMQ; 1 GiB where that is unknown."""
+def default_memory_limit(*cgroups: Path) -> int:
+    """40 % of the memory of this machine or container, as on RabbitMQ; 1 GiB where that is unknown.
+
+    Args:
+        cgroups: files with the limit of a container, of which some may be missing; by default those of this one.
+    """
     sizes = []
     try:
         sizes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):
         pass  # a system that does not tell
-    try:
-        sizes.append(int(cgroup.read_text()))
-    except (ValueError, OSError):
-        pass  # "max", or no container
+    for cgroup in cgroups or _CGROUPS:
+        try:
+            sizes.append(int(cgroup.read_text()))
+        except (ValueError, OSError):
+            pass  # "max", or no container
     sizes = [size for size in sizes if size > 0]
     return int(min(sizes) * _SHARE) if sizes else _UNKNOWN

@@ -254,3 +254,8 @@ def test_a_container_has_less_memory_than_its_machine(tmp_path: Path) -> None:
     assert default_memory_limit(limit) == of_machine
     limit.write_text(f"{100 * MIB}\n")
     assert default_memory_limit(limit) == 40 * MIB
+    older = tmp_path / "memory.limit_in_bytes"  # of control groups of version 1, which have no memory.max
+    older.write_text(f"{50 * MIB}\n")
+    assert default_memory_limit(tmp_path / "missing", older) == 20 * MIB
+    older.write_text("9223372036854771712\n")
+    assert default_memory_limit(tmp_path / "missing", older) == of_machine, "no limit"
