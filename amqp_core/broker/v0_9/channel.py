@@ -72,6 +72,8 @@ class ServerChannel:
         self._last_tag = 0
         self._prefetch = 0
         self._limit = 0
+        self._outstanding = 0
+        """Delivered to consumers and not settled; in a transaction they are settled when it commits."""
         self._confirms: Confirms | None = None
         self._published: list[tuple[Message, bool]] = []
         """In a transaction: messages and whether they are mandatory."""
@@ -91,8 +93,8 @@ class ServerChannel:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many messages are held as basic.qos allows for the channel."""
-        return bool(self._limit) and len(self._held) >= self._limit
+        """Whether consumers hold as many messages as basic.qos allows for the channel; basic.get is free of it."""
+        return bool(self._limit) and self._outstanding >= self._limit
 
     @property
     def holds_messages(self) -> bool:
@@ -105,6 +107,7 @@ class ServerChannel:
         self._last_tag += 1
         if not consumer.no_ack:
             self._held[self._last_tag] = _Held(entry, consumer)
+            self._outstanding += 1
         method = spec.BasicDeliver(
             consumer.tag, self._last_tag, entry.redelivered, message.exchange, message.routing_key
         )
@@ -180,7 +183,7 @@ class ServerChannel:
         self._acked.clear()
         self._published.clear()
         self._confirms = None
-        self._last_tag = self._prefetch = self._limit = 0
+        self._last_tag = self._prefetch = self._limit = self._outstanding = 0
         self._last_queue = ""
         self._host.release(held)
 
@@ -404,6 +407,7 @@ class ServerChannel:
         for held in taken:
             if held.consumer is not None:
                 held.consumer.held -= 1
+                self._outstanding -= 1
                 queues[held.entry.queue.name] = held.entry.queue
         if requeue is None:
             self._host.accept(entries)

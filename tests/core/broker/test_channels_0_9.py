@@ -82,3 +82,25 @@ def test_a_close_by_the_client_behind_an_error_ends_the_connection() -> None:
     peer.send(publish(b"", channel=7), method(0, spec.ConnectionClose(200, "", 0, 0)))
     assert peer.server.is_over
     assert isinstance(peer.methods[-1][1], spec.ConnectionCloseOk)
+
+
+def test_the_prefetch_of_a_channel_counts_what_consumers_hold_until_it_is_settled() -> None:
+    """As on RabbitMQ: what basic.get has got does not count, and an ack of a transaction does when that commits."""
+    world = World()
+    peer = world.connect()
+    peer.send(spec.QueueDeclare(queue="q"), *(publish(b"%d" % number) for number in range(8)))
+    peer.send(spec.TxSelect(), spec.BasicQos(prefetch_count=2, global_=True))
+    peer.send(spec.BasicGet(queue="q"), spec.BasicGet(queue="q"))
+    peer.send(spec.BasicConsume(queue="q"))
+    assert peer.bodies == [b"0", b"1", b"2", b"3"]
+    peer.send(spec.BasicAck(delivery_tag=3), spec.BasicAck(delivery_tag=4))
+    world.host.queues["q"].ready()
+    peer.read()
+    assert peer.bodies[4:] == []
+    peer.send(spec.TxRollback(), spec.BasicAck(delivery_tag=3), spec.TxCommit())
+    assert peer.bodies[4:] == [b"4"]
+    peer.send(spec.BasicNack(delivery_tag=0, multiple=True, requeue=False), spec.TxCommit())
+    assert peer.bodies[5:] == [b"5", b"6"]
+    peer.send(spec.ChannelClose(200, "", 0, 0), spec.ChannelOpen(), spec.BasicQos(prefetch_count=1, global_=True))
+    peer.send(spec.BasicConsume(queue="q"))
+    assert peer.bodies[7:] == [b"5"]
