@@ -65,12 +65,19 @@ def require_prepared_transactions(client: Client) -> None:
         raise UnsupportedModeError(SparkCondition.EXACTLY_ONCE_NOT_OFFERED(peer=client.peer, protocol=client.protocol))
 
 
-def require_kept_state(client: Client) -> None:
+def require_kept_state(client: Client, *, changes_consumer: bool = False) -> None:
     """Check that the state of exactly-once can be browsed and prepared transactions listed, which AMQP 0-9-1 cannot.
+
+    Args:
+        client: of the broker.
+        changes_consumer: whether more than a look at the state of a consumer is asked for; that of a quorum queue, in
+            its spool, can be looked at.
 
     Raises:
         UnsupportedModeError: it has none; the text names the alternative.
     """
+    if client.capabilities.counts_deliveries and changes_consumer:
+        raise UnsupportedModeError(SparkCondition.STATE_ONLY_SHOWN(peer=client.peer))
     if not client.capabilities.distributed_transactions:
         raise UnsupportedModeError(SparkCondition.STATE_NOT_KEPT(peer=client.peer, protocol=client.protocol))
 

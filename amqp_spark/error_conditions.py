@@ -441,6 +441,11 @@ class SparkCondition(Condition):
         "Use this command with protocol=0-10, which Broker-J serves on the same port; for quorum queues of RabbitMQ "
         "add --spool.",
         "Both protocols of Broker-J have the same state. RabbitMQ has none: for quorum queues it is in the spool.")
+    STATE_ONLY_SHOWN = (
+        "{peer} keeps no state of a consumer: that of a quorum queue is in the spool, which this command only shows.",
+        "To begin anew, use another consumerId and spoolLocation; to get past a message, set mode=PERMISSIVE.",
+        "Run the command with --consumer-id and --spool alone, which show the state. With mode=PERMISSIVE a column "
+        "_corrupt_record STRING has the message that does not fit.")
     OPTION_NOT_SERVED = (
         "Option {option!r} has the value {value!r}, and AMQP {protocol} of the broker {peer} has no {capability}.",
         "Allowed: {allowed}.")

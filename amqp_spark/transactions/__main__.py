@@ -179,7 +179,7 @@ def run(arguments: argparse.Namespace) -> int:
         if client.capabilities.counts_deliveries and arguments.spool is not None and only_shows:
             return client  # the state is in the spool
         try:
-            require_kept_state(client)
+            require_kept_state(client, changes_consumer=arguments.consumer_id is not None and not only_shows)
             require(client, "This command", "browse", "credit", "binding_queries")
         except UnsupportedModeError:
             client.close()

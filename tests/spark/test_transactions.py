@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp_core.api import Xid
+from amqp_core.api import Capabilities, Xid
 from amqp_core.printable import printable
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import QueueQueryResult
@@ -113,6 +113,23 @@ def test_without_a_terminal_and_without_yes_nothing_is_done(
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     assert main([URL, *action]) == EXIT_OPTIONS
     assert "there is no terminal for a question. Add --yes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "action",
+    [["--forget", "--yes"], ["--skip", "1:2", "--to", "/f", "--yes"], ["--export", "1:2"]],
+    ids=lambda it: it[0],
+)
+def test_with_a_quorum_queue_an_action_is_not_answered_by_the_advice_to_add_what_is_given(
+    action: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = MagicMock(peer="rabbit:5672", protocol="0-9-1")
+    client.capabilities = Capabilities(counts_deliveries=True, distributed_transactions=False)
+    monkeypatch.setattr("amqp_spark.transactions.__main__.connect_to", lambda *_, **__: client)
+    assert main([URL, "--consumer-id", "a", "--spool", "/spool", *action]) == EXIT_OPTIONS
+    told = capsys.readouterr().err
+    assert "add --spool" not in told
+    assert "another consumerId and spoolLocation; to get past a message, set mode=PERMISSIVE" in told
 
 
 def test_both_ids_at_once_are_refused_by_the_parser(capsys: pytest.CaptureFixture[str]) -> None:
