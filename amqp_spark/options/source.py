@@ -278,8 +278,9 @@ def _set_sizes(given: Given) -> None:
 
 def _check_delay(given: Given) -> None:
     least, most = given.values["min_messages_per_trigger"], given.values["max_messages_per_trigger"]
-    if "minMessagesPerTrigger" not in given and not given.problems:
-        given.refuse_unused("minMessagesPerTrigger=1", "set minMessagesPerTrigger", "maxTriggerDelay")
+    if "minMessagesPerTrigger" not in given:
+        if not any("'maxTriggerDelay'" in each for each in given.problems):  # it is wrong by itself
+            given.refuse_unused("minMessagesPerTrigger=1", "set minMessagesPerTrigger", "maxTriggerDelay")
     elif isinstance(least, int) and isinstance(most, int) and least > most:
         given.refuse("minMessagesPerTrigger", least, f"1 to {most}", f" with maxMessagesPerTrigger={most}")
 

@@ -165,6 +165,9 @@ def test_least_and_most_of_a_batch_fit_together() -> None:
     assert "'minMessagesPerTrigger' has the value 6, which is not allowed with maxMessagesPerTrigger=5" in found
     assert "Allowed: 1 to 5." in found
     assert "no effect with minMessagesPerTrigger=1" in problem(maxTriggerDelay="1m")
+    others = problems({**MINIMAL, "maxTriggerDelay": "1m", "numPartitions": "0"})
+    assert len(others) == 2
+    assert "no effect with minMessagesPerTrigger=1" in others[1]
     assert "Use 'minMessagesPerTrigger' instead" in problem(minOffsetsPerTrigger="1")
 
 
