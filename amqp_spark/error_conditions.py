@@ -480,8 +480,9 @@ class SparkCondition(Condition):
         "Correct the cause that the broker names, then run the batch again.")
     PUBLISHING_BLOCKED_TOO_LONG = (
         "Cannot publish {place}: {reason}, and option blockedTimeout={timeout} s is over.",
-        "Give the broker memory or disk, or raise the option, then run the batch again.",
-        "Messages of the task that were sent and not confirmed may arrive twice when the batch runs again.")
+        "Give the broker memory or disk, let consumers take messages, or raise the option, then run the batch again.",
+        "Messages of the task that were sent and not confirmed may arrive twice when the batch runs again, unless the "
+        "sink is exactly-once.")
     BROKER_CHANGED = (
         "Cannot publish {place}: the next broker of the URL is of another kind (AMQP {protocol}) or takes smaller "
         "frames ({found} bytes instead of {expected}).",

@@ -24,6 +24,7 @@ from amqp_core.errors import (
     InvalidArgument,
     MessageRejected,
     NotFound,
+    PublisherStopped,
     TransactionFailed,
 )
 from amqp_spark import crashpoints
@@ -128,6 +129,8 @@ class ExactlyOnce:
             raise
         except CommandFailed as error:
             self.sender.refused(error)
+        except PublisherStopped as error:
+            self.sender.blocked(error)
         except AmqpError as error:
             self._gone(error)
 
@@ -176,6 +179,8 @@ class ExactlyOnce:
         except CommandFailed as error:
             place = self.sender.place
             raise PublishFailed(SparkCondition.TRANSACTION_REFUSED(place=place, reason=reason(error)), place) from error
+        except PublisherStopped as error:
+            self.sender.blocked(error)
         except AmqpError as error:
             self._gone(error)
         return None

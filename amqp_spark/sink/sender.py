@@ -22,7 +22,7 @@ from amqp_spark.sink.routes import Routes
 
 if TYPE_CHECKING:
     from amqp_core.api import Client, Publisher
-    from amqp_core.errors import CommandFailed, PublishingBlocked
+    from amqp_core.errors import CommandFailed, PublisherStopped, PublishingBlocked
     from amqp_core.transfer_ledger import Rejected, Transfers
     from amqp_spark.arrow.encode import TaskId
     from amqp_spark.options import SinkOptions
@@ -252,8 +252,9 @@ class Sender:
             place = replace(self.place, exchange=None if self.options.exchange_from_column else self.options.exchange)
         raise PublishFailed(SparkCondition.PUBLISH_REFUSED(place=place, reason=reason(error)), place) from error
 
-    def blocked(self, error: PublishingBlocked) -> NoReturn:
-        """Raise for a broker that has blocked its publishers for too long; another connection would be blocked, too."""
+    def blocked(self, error: PublishingBlocked | PublisherStopped) -> NoReturn:
+        """Raise for a broker that has blocked its publishers for too long, where another connection would be, too; or
+        stopped this one, whose transaction ends with its connection."""
         timeout = f"{self.options.blocked_timeout:g}"
         text = SparkCondition.PUBLISHING_BLOCKED_TOO_LONG(place=self.place, reason=reason(error), timeout=timeout)
         raise PublishFailed(text, self.place) from error

@@ -18,6 +18,7 @@ from amqp_core.errors import (
     MessageRejected,
     NotFound,
     NotImplementedByPeer,
+    PublisherStopped,
     TransactionFailed,
     UnauthorizedAccess,
 )
@@ -241,6 +242,18 @@ def test_a_connection_that_is_lost_among_the_rows_fails_the_task() -> None:
     [xid] = broker.rolled_back
     assert (branch := parse_branch(parse_xid(xid))) is not None
     assert branch.is_of("w"), "on another connection, since Broker-J keeps what it holds"
+
+
+@pytest.mark.parametrize("at_marker", [False, True])
+def test_a_broker_that_stops_the_task_for_too_long_is_named_and_not_a_lost_connection(*, at_marker: bool) -> None:
+    stopped = PublisherStopped("broker:5672", 600.0)
+    broker = FakeBroker() if at_marker else FakeBroker(Script(breaks_after=3, error=stopped))
+    broker.fails["marker"] = [stopped] if at_marker else []
+    with pytest.raises(PublishFailed) as told:
+        Tasks(broker).run(rows(2), rows(3, 2))
+    assert "AMQP_PUBLISHING_BLOCKED_TOO_LONG] Cannot publish partition 3 in batch 12" in str(told.value)
+    assert "stopped this publisher for 600 s, and option blockedTimeout=600 s is over" in str(told.value)
+    assert (broker.prepared, len(broker.rolled_back)) == ({}, 1)
 
 
 @pytest.mark.parametrize("step", ["connect", "rollback"])
