@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_spark.cli.progress import counted
 from amqp_spark.monitoring.readings import read_progress
-from amqp_spark.monitoring.series import TREND_BATCHES, TREND_SECONDS, QuerySeries, drain_seconds, slope
+from amqp_spark.monitoring.series import QuerySeries, Trend, drain_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -66,7 +66,9 @@ class LastBatch:
 @dataclass(slots=True)
 class _Course:
     rate: float | None = None
-    points: deque[tuple[datetime, Number]] = field(default_factory=lambda: deque(maxlen=COURSE))
+    backlogs: deque[Number] = field(default_factory=lambda: deque(maxlen=COURSE))
+    trend: Trend = field(default_factory=Trend)
+    growth: float | None = None
 
 
 class QueueTracks:
@@ -79,7 +81,7 @@ class QueueTracks:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._fresh_until = clock()
-        self._series = QuerySeries("", "", TREND_BATCHES)
+        self._series = QuerySeries("", "", 1)
         self._courses: dict[str, _Course] = {}
         self._at: datetime | None = None
         self.last: LastBatch | None = None
@@ -105,7 +107,8 @@ class QueueTracks:
             course = self._courses.setdefault(queue.queue, _Course())
             course.rate = self._rate(queue, batch, seconds)
             if queue.backlog is not None:
-                course.points.append((reading.time, queue.backlog))
+                course.backlogs.append(queue.backlog)
+                course.growth = course.trend.add(reading.time, queue.backlog)
 
     def _rate(self, queue: QueueReading, batch: Batch, seconds: float) -> float | None:
         if queue.received is not None:
@@ -130,16 +133,14 @@ class QueueTracks:
 
 
 def _track(queue: str, course: _Course) -> Track:
-    if not course.points:
+    if not course.backlogs:
         return Track(queue=queue, rate=course.rate)
-    now, backlog = course.points[-1]
-    ages = [((time - now).total_seconds(), float(value)) for time, value in course.points]
-    growth = slope([(age, value) for age, value in ages[-TREND_BATCHES:] if -TREND_SECONDS <= age <= 0])
+    backlog = course.backlogs[-1]
     return Track(
         queue=queue,
         rate=course.rate,
         backlog=backlog,
-        course=tuple(value for _, value in course.points),
-        growth=growth,
-        drain_s=drain_seconds(backlog, growth),
+        course=tuple(course.backlogs),
+        growth=course.growth,
+        drain_s=drain_seconds(backlog, course.growth),
     )

@@ -11,18 +11,42 @@ from amqp_spark.monitoring.readings import COUNTS, known, whole_backlog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
     from amqp_spark.monitoring.readings import Number, QueueReading, Reading
 
 TREND_SECONDS: Final = 300.0
-TREND_BATCHES: Final = 30
-"""The trend of the backlog is that of the last batches within this time, at most so many."""
+"""The trend of a backlog is that of so long a time."""
+SPACING_SECONDS: Final = 1.0
+"""Least time between two points of a trend, so that they are not too many where batches are short. The reader asks for
+the backlog every ten seconds and subtracts what it takes meanwhile: a few short batches alone would always see it
+shrink."""
 SINK_COUNTS: Final = ("messages", "bytes", "retries", "resent", "discarded", "committed", "rolledBack")
 """Keys of a report of the sink that are counts."""
 MOST_RUNS: Final = 4
 """Runs of one query whose last counts are kept: their progress may still come."""
 MOST_REPORTS: Final = 1000
 """Most reports of the sink whose batch has not shown yet: where Spark drops events, it never does."""
+
+
+class Trend:
+    """The course of a backlog within :data:`TREND_SECONDS`, and how fast it grows. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[datetime, float]] = deque(maxlen=2 * round(TREND_SECONDS / SPACING_SECONDS))
+
+    def add(self, time: datetime, backlog: Number | None) -> float | None:
+        """Add a backlog, None if it is not known; return its growth per second until that time, None if it is not
+        known. Times may go back: what lies in the future then does not count."""
+        ages = [((then - time).total_seconds(), value) for then, value in self._points]
+        found = [(age, value) for age, value in ages if -TREND_SECONDS <= age <= 0]
+        if backlog is not None:
+            found.append((0.0, float(backlog)))
+            if not ages or abs(ages[-1][0]) >= SPACING_SECONDS:
+                self._points.append((time, float(backlog)))
+        while self._points and abs((self._points[0][0] - time).total_seconds()) > TREND_SECONDS:
+            self._points.popleft()
+        return slope(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +118,7 @@ class QuerySeries:
         self.seen = 0.0
         self.batches: deque[Batch] = deque(maxlen=most_batches)
         self.totals = Totals()
+        self._trend = Trend()
         self._run: str | None = None
         self._begun = False
         """Whether its begin was seen: then no other run than the one that has begun goes on."""
@@ -121,14 +146,15 @@ class QuerySeries:
         self.idle = False
         if not self._begun:
             self._run, self.query_id = reading.run_id, reading.query_id
-        trend, sink = self._trend(reading), self._reported(reading.batch)
+        backlog, sink = whole_backlog(reading.queues), self._reported(reading.batch)
+        trend = self._trend.add(reading.time, backlog)
         batch = Batch(
             reading=reading,
             rows_out=reading.rows_out if reading.rows_out is not None else sink.get("messages"),
             queues=tuple(self._since(queue, reading.run_id) for queue in reading.queues),
             sink=sink,
             backlog_per_s=trend,
-            drain_s=drain_seconds(whole_backlog(reading.queues), trend),
+            drain_s=drain_seconds(backlog, trend),
         )
         self.batches.append(batch)
         self._sum(batch)
@@ -176,21 +202,6 @@ class QuerySeries:
                 value = getattr(queue, name)
                 if value is not None:
                     sums[name] = sums.get(name, 0) + value
-
-    def _trend(self, reading: Reading) -> float | None:
-        points: list[tuple[float, float]] = []
-        for queues, time in [
-            (reading.queues, reading.time),
-            *((b.reading.queues, b.reading.time) for b in self._last()),
-        ]:
-            age = (time - reading.time).total_seconds()
-            backlog = whole_backlog(queues)
-            if backlog is not None and -TREND_SECONDS <= age <= 0:
-                points.append((age, float(backlog)))
-        return slope(points)
-
-    def _last(self) -> Sequence[Batch]:
-        return [self.batches[-1 - index] for index in range(min(TREND_BATCHES - 1, len(self.batches)))]
 
 
 def _count(report: Mapping[str, Any], key: str) -> int:

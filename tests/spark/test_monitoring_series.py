@@ -11,6 +11,7 @@ import tempfile
 import urllib.request
 import uuid
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from pyspark.sql.streaming.listener import (
 from amqp_spark import reports
 from amqp_spark.errors import MissingExtra, OptionError
 from amqp_spark.monitoring import Metrics, show
-from amqp_spark.monitoring.series import slope
+from amqp_spark.monitoring.series import Trend, slope
 from amqp_spark.sink.reports import Fates, report_batch
 from amqp_spark.sink.statistics import Statistics
 
@@ -56,8 +57,15 @@ def queue(backlog: int | None = None, **counts: object) -> dict[str, object]:
 
 
 def progress(
-    batch: int, *latest: object, rows: int = 10, run: str = RUN, written: int = -1, name: str | None = "copied"
+    batch: int,
+    *latest: object,
+    rows: int = 10,
+    run: str = RUN,
+    written: int = -1,
+    name: str | None = "copied",
+    seconds: float | None = None,
 ) -> QueryProgressEvent:
+    at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=10 * batch if seconds is None else seconds)
     sources = [
         {
             "description": "amqp", "startOffset": None, "endOffset": None, "latestOffset": each, "numInputRows": rows,
@@ -66,7 +74,7 @@ def progress(
         for each in latest
     ]  # fmt: skip
     fields: dict[str, Any] = {
-        "id": ID, "runId": run, "name": name, "timestamp": f"2026-01-01T00:00:{10 * batch:02}.000Z", "batchId": batch,
+        "id": ID, "runId": run, "name": name, "timestamp": f"{at:%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z", "batchId": batch,
         "batchDuration": 2000, "durationMs": {"addBatch": 1500, "triggerExecution": 2000}, "eventTime": {},
         "stateOperators": [], "sources": sources, "numInputRows": rows, "inputRowsPerSecond": 5.0,
         "processedRowsPerSecond": 5.0, "observedMetrics": {},
@@ -117,6 +125,26 @@ def test_backlog_trend_and_time_to_drain(metrics: Metrics) -> None:
     assert column(frame, "backlog") == [1000, 800, 600, None, 0]
     assert column(frame, "backlog_per_s")[:3] == pytest.approx([None, -20, -20])
     assert column(frame, "drain_s")[1:] == [40, 30, None, 0]
+
+
+def test_the_trend_is_that_of_minutes_where_batches_are_short(metrics: Metrics) -> None:
+    """The reader asks for the backlog every ten seconds, and subtracts what it takes meanwhile."""
+    for batch in range(1200):  # five per second; 1,100 messages per second come and 1,000 are taken
+        seconds = batch / 5
+        asked = seconds // 10 * 10
+        backlog = round(10_000 + 100 * asked - 1000 * (seconds - asked))
+        metrics.onQueryProgress(progress(batch, {"a": queue(backlog)}, seconds=seconds))
+    growth = column(metrics.history(), "backlog_per_s")
+    assert growth[-1] == pytest.approx(100, rel=0.1)
+    assert min(growth[600:]) > 0
+    assert exported(metrics)['amqp_spark_backlog_growth_messages_per_second{query="copied"}'] == growth[-1]
+
+
+def test_a_clock_that_is_set_back_does_not_keep_a_trend() -> None:
+    trend, begin = Trend(), datetime(2026, 1, 1, tzinfo=UTC)
+    assert [trend.add(begin + timedelta(seconds=10 * at), 100 * at) for at in range(3)] == [None, 10, 10]
+    assert trend.add(begin - timedelta(hours=1), 500) is None
+    assert trend.add(begin - timedelta(hours=1, seconds=-10), 400) == -10
 
 
 def test_the_backlog_of_a_part_of_the_queues_is_not_shown_as_that_of_all(metrics: Metrics) -> None:
