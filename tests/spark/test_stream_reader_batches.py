@@ -11,7 +11,7 @@ import socket
 import pytest
 
 from amqp_spark.compat import ReadMaxBytes, ReadMaxRows
-from amqp_spark.datasource import credit
+from amqp_spark.datasource import credit, partitions
 from amqp_spark.datasource.block_server import fetch
 from amqp_spark.datasource.credit import MAX_CREDIT
 from amqp_spark.datasource.partitions import SMALL_BATCH_BYTES, InlinePartition, PullPartition
@@ -154,6 +154,16 @@ def test_point_7_a_large_batch_is_pulled_in_parts_of_about_equal_size(fake: Fake
     driver.trigger()
     lengths = [each.end - each.begin for each in driver.last_partitions if isinstance(each, PullPartition)]
     assert lengths == [100, 100, 100]
+
+
+@pytest.mark.usefixtures("whole_batches")
+def test_point_7_a_large_batch_has_more_inline_partitions_than_the_option_says(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert partitions.INLINE_PIECE_BYTES == 16 << 20, "docs/delivery.md says so, of the order of a queue"
+    monkeypatch.setattr(partitions, "INLINE_PIECE_BYTES", 1 << 20)
+    driver = bulk(readers, fake, transfer="inline", numPartitions="1")
+    assert [type(each) for each in driver.last_partitions] == [InlinePartition] * 3
 
 
 def of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
