@@ -135,6 +135,7 @@ class AtLeastOnce:
         if link is not None and self._refusals > 1:  # all others are confirmed
             link.lease.abort()
             link = sender.link = None
+            self._unknown = 0
             sender.hosts.lost()
             sender.retries += 1
         with link.lease.resting() if link is not None else nullcontext():

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from amqp_core.errors import (
     ChannelClosed,
     ConfirmsMissing,
+    ConnectionFailed,
     ConnectionLost,
     InternalError,
     PublishingBlocked,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from amqp_core.address import ConnectOptions
+    from amqp_core.api import Client
     from tests.support.fakepeer_0_9 import Peer
 
 pytestmark = pytest.mark.usefixtures("no_time_passes")
@@ -273,6 +276,24 @@ def test_nacked_messages_are_sent_again_on_another_connection(rabbit: FakeBroker
     statistics = task.run(rows(8))
     assert (statistics.messages, statistics.retries, statistics.resent) == (8, 1, 0)
     assert task.bodies == [*range(8), 1, 3, 4, 1, 3, 4]
+
+
+def test_what_was_nacked_on_a_given_up_connection_does_not_count_as_unknown(rabbit: FakeBroker) -> None:
+    """The second connection has confirmed or nacked all that the first one left in doubt."""
+    rabbit.scripts += [Script(breaks_after=5), Script(rejects={0: 0, 8: 0})]
+    connections, connect = 0, rabbit.connect
+
+    def connecting(options: ConnectOptions) -> Client:
+        nonlocal connections
+        connections += 1
+        if connections > 2:
+            raise ConnectionFailed("connection refused")
+        return connect(options)
+
+    task = Task(rabbit, {"retry.maxAttempts": 2})
+    task.pool = Connections(connecting)
+    with pytest.raises(ConnectionFailed, match=r"^connection refused$"):
+        task.run(rows(8))
 
 
 def test_a_broker_that_blocks_for_too_long_fails_the_task_and_the_option_is_named(rabbit: FakeBroker) -> None:
