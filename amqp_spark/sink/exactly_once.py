@@ -246,7 +246,9 @@ class ExactlyOnce:
             self._roll_back_elsewhere(xid)
 
     def _roll_back_elsewhere(self, xid: Xid) -> None:
-        """Try to roll back on another connection: Broker-J keeps a branch of an ended session until its timer ends."""
+        """Try to roll back on another connection, of the next host first: Broker-J keeps a branch of an ended session
+        until its timer ends."""
+        self.sender.hosts.lost()
         for attempt in range(1, ROLL_BACK_ATTEMPTS + 1):
             try:
                 lease = self.sender.lease()
@@ -283,6 +285,7 @@ class ExactlyOnce:
             except BaseException as error:
                 if link is not None:
                     link.lease.abort()
+                self.sender.hosts.lost()
                 xid, self._xid = self._xid, None
                 if xid is not None:  # begun, perhaps without its timer
                     self._roll_back_elsewhere(xid)
@@ -292,7 +295,6 @@ class ExactlyOnce:
                 delay = policy.pause_after(error, counts=link is None or not link.lease.reused)
                 if delay is None:
                     raise
-                self.sender.hosts.lost()
                 self.sender.retries += 1
                 self._sleep(delay)
             else:

@@ -184,7 +184,29 @@ def test_a_connection_that_is_lost_before_the_first_row_is_made_again(fake: Fake
     assert (fake.calls[-8:], len(fake.prepared)) == (BEGIN + END, 1)
 
 
-def test_after_a_loss_the_next_host_is_tried_first(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", BEGIN)
+def test_after_a_loss_the_next_host_is_tried_first(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Also to roll back the branch that was begun, perhaps."""
+    tried = hosts_tried(fake, monkeypatch)
+    fake.fails[step] = [ConnectionLost("cut")]
+    assert Tasks(fake, url="amqp://fake,b").run(rows(2)).rows == 2
+    assert tried == ["fake", "b"]
+
+
+def test_after_a_loss_among_the_rows_the_branch_is_rolled_back_at_the_next_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = FakeBroker(Script(breaks_after=1))
+    tried = hosts_tried(fake, monkeypatch)
+    with pytest.raises(PublishFailed, match="lost in the middle"):
+        Tasks(fake, url="amqp://fake,b").run(rows(2))
+    assert (tried, len(fake.rolled_back)) == (["fake", "b"], 1)
+
+
+def hosts_tried(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The hosts that connections try first, which this list gets."""
     tried: list[str] = []
     connect = fake.connect
 
@@ -193,9 +215,7 @@ def test_after_a_loss_the_next_host_is_tried_first(fake: FakeBroker, monkeypatch
         return connect(options)
 
     monkeypatch.setattr(fake, "connect", connecting)
-    fake.fails["declare"] = [ConnectionLost("cut")]
-    assert Tasks(fake, url="amqp://fake,b").run(rows(2)).rows == 2
-    assert tried == ["fake", "b"]
+    return tried
 
 
 def test_a_kept_connection_that_broke_costs_no_attempt(fake: FakeBroker) -> None:
