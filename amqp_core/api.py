@@ -593,8 +593,11 @@ class Client(Protocol):
 
     def __exit__(self, *exc: object) -> None: ...
 
-    def close(self) -> None:
-        """Close cleanly. Messages that were not accepted go back to their queue."""
+    def close(self) -> bool:
+        """Close cleanly. Messages that were not accepted go back to their queue.
+
+        Return whether the broker has answered: else it may keep them, as long as it takes the connection for alive.
+        """
 
     def discard(self) -> None:
         """End after a failure, so that the broker does not process partly sent data later."""

@@ -33,7 +33,7 @@ class _Driver(Protocol):
     @property
     def connection(self) -> _Connection: ...
 
-    def close(self) -> None: ...
+    def close(self) -> bool: ...
 
     def abort(self) -> None: ...
 
@@ -92,12 +92,16 @@ class BaseClient(Generic[DriverT]):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """Close cleanly in at most 5 s (connection.close). Idempotent; raises no error of the broker.
 
         Messages that were not accepted go back to their queue.
+
+        Returns:
+            Whether the broker has ended the connection, too. Else it may keep these messages, as long as it takes the
+            connection for alive.
         """
-        self._driver.close()
+        return self._driver.close()
 
     def abort(self) -> None:
         """Drop the connection without a close handshake, as a crash would. Idempotent; raises no error."""

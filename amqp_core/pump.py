@@ -112,9 +112,10 @@ class Pump:
         self._broken = self._broken or UsageError(CoreCondition.CLIENT_CLOSED())
         self.transport.close()
 
-    def close(self) -> None:
-        """Close cleanly; a protocol calls :meth:`end` with its handshake."""
+    def close(self) -> bool:
+        """Close cleanly; a protocol calls :meth:`end` with its handshake, and returns whether it was completed."""
         self.end(lambda _: None)
+        return False
 
     def discard(self) -> None:
         """Close cleanly if the peer answers within 5 s, else with a reset: data that it has not read is never sent."""

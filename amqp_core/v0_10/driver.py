@@ -12,7 +12,7 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from amqp_core.connection_states import Ended, Opened, Redirected, Role
+from amqp_core.connection_states import Ended, Opened, Redirected, Role, State
 from amqp_core.errors import AmqpError, ProtocolError
 from amqp_core.failover import Redirect
 from amqp_core.pump import Pump
@@ -190,9 +190,13 @@ class Driver(Pump):
             self.pump_until(deadline, "session.attached (connect timeout)")
         self.check()
 
-    def close(self) -> None:
-        """Close cleanly: detach, then close. Messages not accepted go back to their queue. Idempotent."""
+    def close(self) -> bool:
+        """Close cleanly: detach, then close. Messages not accepted go back to their queue. Idempotent.
+
+        Return whether the broker has ended the connection, too.
+        """
         self.end(self._say_goodbye)
+        return self.connection.state is State.CLOSED
 
     def _say_goodbye(self, deadline: float) -> None:
         self.session.detach()

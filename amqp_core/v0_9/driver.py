@@ -11,7 +11,7 @@ import math
 import os
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
-from amqp_core.connection_states import Ended, Opened, Redirected, Role
+from amqp_core.connection_states import Ended, Opened, Redirected, Role, State
 from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import AmqpError, ConnectionFailed, ProtocolError, ResourceLimitExceeded
 from amqp_core.failover import Redirect
@@ -225,9 +225,13 @@ class Driver(Pump):
                 raise
             raise explained from error
 
-    def close(self) -> None:
-        """Close cleanly. Unsettled messages go back to their queue. Idempotent."""
+    def close(self) -> bool:
+        """Close cleanly. Unsettled messages go back to their queue. Idempotent.
+
+        Return whether the broker has ended the connection, too.
+        """
         self.end(self._say_goodbye)
+        return self.connection.state is State.CLOSED
 
     def _say_goodbye(self, deadline: float) -> None:
         self.connection.close()

@@ -103,8 +103,11 @@ class QueueConsumer:
         self._life = Incarnation()
         self._retries = Retries(queue, options, held.clock)
         self._watch, self._counts = ConsumerWatch(queue, held.clock), DeliveryCountWatch(queue, held.clock)
-        self._ended_in_order = False
-        """Whether the session before was alive when it was closed, so that the broker keeps nothing of it."""
+        self._closed_in_order = self._was_lost = False
+        """Whether the broker has answered when the session before was closed, so that it keeps nothing of that one; and
+        whether it may keep one, for which no time is set yet."""
+        self._keeps_until = float("-inf")
+        """Until when the broker may keep lost sessions."""
         self._dense = DenseFlow(held.clock)
         self._dying_s = 0.0
         """Seconds for which the broker may keep a lost session of this consumer."""
@@ -189,7 +192,8 @@ class QueueConsumer:
                 if delay is None:
                     self._fail(error)
                     return
-                self._ended_in_order = isinstance(error, ConsumerStalled)
+                in_order = isinstance(error, ConsumerStalled) and self._closed_in_order
+                self._was_lost = self._was_lost or (self._subscribed and not in_order)
                 self._end_incarnation(keep_waiting=not self._options.accepts)
                 self._wait(delay)
             except Exception as error:  # noqa: BLE001  every error must reach the query
@@ -206,8 +210,7 @@ class QueueConsumer:
             if self._available_now.bounded:
                 self._note_came_again()  # in the session before
                 confirmed = self._confirmed if self._owner is None else None
-                lost_for = 0.0 if self._ended_in_order else self._dying_s
-                self._available_now.begin(client, confirmed=confirmed, lost_for=lost_for)
+                self._available_now.begin(client, confirmed=confirmed, lost_for=self._kept_seconds())
             others, self._subscribed = None if self._subscribed else self._others, True
             subscription = self._subscribe(client, others)
             self._life.served = True
@@ -235,6 +238,12 @@ class QueueConsumer:
             self._settle(client)
         finally:
             self._close(client)
+
+    def _kept_seconds(self) -> float:
+        """Seconds from now on for which the broker may keep what lost sessions held: not only the one before."""
+        if self._was_lost:
+            self._was_lost, self._keeps_until = False, self._clock() + self._dying_s
+        return max(0.0, self._keeps_until - self._clock())
 
     def _subscribe(self, client: Client, others: int | None = None) -> Subscription:
         at_most = _least(self._available_now.most_unsettled(self._life.there), self._most_held)
@@ -339,7 +348,7 @@ class QueueConsumer:
             self.answered = float("-inf")
             self._available_now.exhausted = False  # messages that are not accepted now are redelivered
             self._lock.notify_all()
-        client.close()
+        self._closed_in_order = client.close()
 
     def _step(self, client: Client, subscription: Subscription) -> None:
         wakes = self._wakes

@@ -127,6 +127,20 @@ def test_a_server_that_closes_without_a_word_after_the_login() -> None:
             server.connect()
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_close_says_whether_the_broker_has_answered(monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        if answers:
+            peer.serve()
+        else:
+            peer.silent()
+
+    monkeypatch.setattr("amqp_core.pump._CLOSE_TIMEOUT_S", 30.0 if answers else 0.1)
+    with FakePeer(script) as server:
+        assert server.connect().close() is answers
+
+
 def test_a_redirect_of_0_9_is_followed() -> None:
     def elsewhere(port: int) -> Callable[[Peer], None]:
         def script(peer: Peer) -> None:

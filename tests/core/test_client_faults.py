@@ -434,7 +434,7 @@ def test_close_is_orderly_and_for_good() -> None:
         subscription = receiving(client)
         with client:
             pass
-        client.close()
+        assert client.close()
         client.wake()
         calls: list[Callable[[], object]] = [
             client.sync,
@@ -455,7 +455,7 @@ def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amqp_core.pump._CLOSE_TIMEOUT_S", 0.2)
     with FakePeer(script) as server:
         client = server.connect()
-        client.close()
+        assert not client.close()
         with pytest.raises(UsageError):
             client.sync()
 

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from amqp_core.blocks import Block
-from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionLost, DeadlineExceeded, LimitReached, NotFound
+from amqp_core.errors import (
+    AmqpError,
+    AuthenticationFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    LimitReached,
+    NotFound,
+    ResourceDeleted,
+)
 from amqp_core.v0_10.redelivery import first_is_redelivered
 from amqp_spark.datasource import consumer_setup, drain_detector
 from amqp_spark.datasource.available_now import AvailableNow
@@ -262,6 +270,44 @@ def test_available_now_replaces_a_consumer_that_gets_nothing(
     assert len(fake.subscriptions) == 3
     assert "AMQP_CONSUMER_STALLED" in caplog.text
     assert "ends without them" not in caplog.text
+
+
+@pytest.mark.usefixtures("fast_recounts")
+@pytest.mark.parametrize("frozen", [True, False])
+def test_available_now_waits_for_a_lost_session_although_its_consumer_was_replaced_or_the_next_one_was(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, frozen: bool
+) -> None:
+    """The broker does not answer when a session is closed whose consumer it has cancelled; or one was lost before."""
+    monkeypatch.setattr(consumer_setup, "DYING_SECONDS", 1e6)
+    close = FakeClient.close
+
+    def unanswered(client: FakeClient) -> bool:
+        if client is fake.clients[0]:
+            fake.cut_one_sided()
+        close(client)
+        return False
+
+    def cancel(name: str) -> None:
+        if name == "subscribe":
+            fake.on_command = lambda _: None
+            fake.cancels.append(ResourceDeleted(404, None, "the consumer is cancelled", "basic.cancel"))
+
+    monkeypatch.setattr(FakeClient, "close", unanswered if frozen else close)
+    sent = [number + bytes(1000) for number in numbers(100)]
+    fake.publish("q", *sent)
+    driver = Driver(readers(bufferBytes="64k", maxBytesPerTrigger="16k"), available_now=True)
+    assert driver.trigger() is not None
+    fake.wait(lambda: fake.held() >= 30)
+    if frozen:
+        cancel("subscribe")
+    else:
+        fake.on_command = cancel
+        fake.cut_one_sided()
+    later = threading.Timer(2.0, fake.bury)
+    later.start()
+    assert set(drained(driver)) == set(sent)
+    later.join()
+    assert fake.depth("q") == 0
 
 
 @pytest.mark.usefixtures("fast_recounts")

@@ -339,8 +339,9 @@ class FakeClient:
             self.woken = True
             self.broker.changed.notify_all()
 
-    def close(self) -> None:
+    def close(self) -> bool:
         self._leave("closed")
+        return True
 
     def discard(self) -> None:
         self._leave("discarded")
