@@ -533,6 +533,9 @@ class Client(Protocol):
     def redelivered(self, block: Block) -> list[int]:
         """Indices of the transfers of the block that the broker has marked as delivered before."""
 
+    def returned(self, block: Block) -> list[int]:
+        """As :meth:`redelivered`, where queues count what is returned to them; else nothing. It costs little mostly."""
+
     def first_is_redelivered(self, block: Block) -> bool:
         """Whether the first transfer of the block is marked as delivered before; False if that cannot be told at once.
         It costs the same for every block."""

@@ -125,6 +125,10 @@ class BaseClient(Generic[DriverT]):
         """Return nothing: not asked of this protocol."""
         return []
 
+    def returned(self, _block: Block) -> list[int]:
+        """Return nothing: no queue counts what is returned to it."""
+        return []
+
     def identities(self, _block: Block, _indices: Sequence[int] | None = None) -> list[Identity | None]:
         """Refused: messages do not report how often they were delivered.
 

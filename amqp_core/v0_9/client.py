@@ -19,7 +19,7 @@ from amqp_core.v0_9.fetcher import Fetcher
 from amqp_core.v0_9.log_messages import log_entry
 from amqp_core.v0_9.messages import Message, earlier_deliveries
 from amqp_core.v0_9.publishing_client import PublishingClient
-from amqp_core.v0_9.redelivery import first_is_redelivered, identities, identity, redelivered
+from amqp_core.v0_9.redelivery import first_is_redelivered, identities, identity, redelivered, returned
 from amqp_core.v0_9.routing import by_consumer_tag, consumer_tag_of
 from amqp_core.v0_9.subscription import Subscription
 from amqp_core.v0_9.topology import not_supported
@@ -349,6 +349,10 @@ class Client(PublishingClient):
     def redelivered(self, block: AnyBlock) -> list[int]:
         """Return the indices of the messages of a block that are marked as redelivered."""
         return redelivered(block)
+
+    def returned(self, block: AnyBlock) -> list[int]:
+        """Return the indices of the redelivered messages of a block, if a sample of them has a count of returns."""
+        return returned(block)
 
     def first_is_redelivered(self, block: AnyBlock) -> bool:
         """Return whether the first message of a block is marked as redelivered; it costs the same for every block."""

@@ -17,7 +17,7 @@ from amqp_core.v0_9.channel import basic_properties
 from amqp_core.v0_9.framing import BODY, FRAME_HEADER, HEADER, METHOD, parse_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from amqp_core.api import Block as AnyBlock
     from amqp_core.blocks import Block
@@ -74,8 +74,10 @@ class Message:
         return self.properties.headers or {}
 
 
-def earlier_deliveries(block: AnyBlock) -> int:
+def earlier_deliveries(block: AnyBlock, headers: Sequence[str] = (DELIVERY_COUNT,)) -> int:
     """Greatest header ``x-delivery-count`` of a sample of the deliveries of a block; 0 if they have none.
+
+    Of other ``headers``, the greatest sum.
 
     The sample is even, has the first and the last one, and is bounded. Of its messages, only the content headers of
     those that are marked as redelivered are decoded. It raises no AmqpError.
@@ -84,21 +86,21 @@ def earlier_deliveries(block: AnyBlock) -> int:
     last = len(ends) - 1
     step = last // SAMPLE + 1
     starts = ((index, ends[index - 1] if index else 0) for index in {0, *range(last, 0, -step)})
-    return max(_delivery_count(block.frames, start, ends[index]) for index, start in starts)
+    return max(_delivery_count(block.frames, start, ends[index], headers) for index, start in starts)
 
 
-def _delivery_count(frames: bytes, start: int, end: int) -> int:
+def _delivery_count(frames: bytes, start: int, end: int, names: Sequence[str]) -> int:
     try:
         flags = start + _CONSUMER_TAG + 1 + frames[start + _CONSUMER_TAG] + _DELIVERY_TAG_SIZE
         if not frames[flags] & 1:  # the bit redelivered
             return 0
         _, (begin, end), _ = parts(frames, start, end)
         header = frames[begin:end]
-        headers = basic_properties(header).headers if DELIVERY_COUNT.encode() in header else None
+        headers = basic_properties(header).headers if any(name.encode() in header for name in names) else None
     except (ProtocolError, IndexError):  # a message behind a frame of another channel is left out
         return 0
-    count = headers.get(DELIVERY_COUNT) if headers else None
-    return count if isinstance(count, int) else 0
+    counts = (headers.get(name) for name in names) if headers else ()
+    return sum(count for count in counts if isinstance(count, int))
 
 
 def each_message(block: Block) -> Iterator[Message | UndecodableMessage]:

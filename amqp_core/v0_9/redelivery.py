@@ -13,7 +13,7 @@ from amqp_core.api import Identity
 from amqp_core.blocks import Block
 from amqp_core.errors import UndecodableMessage
 from amqp_core.v0_9.framing import FRAME_HEADER
-from amqp_core.v0_9.messages import DELIVERY_COUNT, each_message
+from amqp_core.v0_9.messages import DELIVERY_COUNT, each_message, earlier_deliveries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,6 +42,14 @@ def redelivered(block: AnyBlock) -> list[int]:
             found.append(index)
         start = end
     return found
+
+
+def returned(block: AnyBlock) -> list[int]:
+    """As :func:`redelivered`; nothing if no delivery of a sample has a count of returns.
+
+    So the usual block costs little.
+    """
+    return redelivered(block) if earlier_deliveries(block, COUNTS) else []
 
 
 def first_is_redelivered(block: AnyBlock) -> bool:

@@ -137,14 +137,19 @@ class AvailableNow:
 
         When the link between two nodes breaks, it takes back what this session holds, and sends it again. So each of
         these messages has a second position, behind which the end is. What other consumers return comes besides, too.
+        The first ones may come in one block with others, where reading was paused.
         """
         if not (self.bounded and self._options.accepts and client.capabilities.counts_deliveries):
             return
         for block in blocks:
-            if not client.first_is_redelivered(block):
-                self._is_past_returned = True
-            elif self._is_past_returned and client.earlier_deliveries(block):
-                self._detector.came_back(len(client.redelivered(block)))
+            returned = client.returned(block)
+            if not self._is_past_returned:
+                first = next((place for place, index in enumerate(returned) if place != index), len(returned))
+                is_new = bool(returned) or not client.first_is_redelivered(block)
+                self._is_past_returned = is_new and first < len(block.ends)
+                returned = returned[first:]
+            if returned:
+                self._detector.came_back(len(returned))
 
     def came_again(self, dropped: int, kept: int) -> None:
         """Record that so many of the messages that came again are not received, since they were accepted before; and

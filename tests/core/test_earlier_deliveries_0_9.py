@@ -9,13 +9,13 @@ import pytest
 
 from amqp_core.blocks import Block
 from amqp_core.v0_9.messages import earlier_deliveries
-from amqp_core.v0_9.redelivery import identities
+from amqp_core.v0_9.redelivery import identities, returned
 from tests.support import wire_0_9 as wire
 
 
-def counted(value: bytes) -> bytes:
+def counted(value: bytes, header: bytes = b"x-delivery-count") -> bytes:
     """Properties with headers that have this count, type letter included."""
-    return b"\x20\0" + wire.long(wire.short(b"a") + b"t\1" + wire.short(b"x-delivery-count") + value)
+    return b"\x20\0" + wire.long(wire.short(b"a") + b"t\1" + wire.short(header) + value)
 
 
 THREE, TEN = (counted(b"l" + struct.pack(">q", count)) for count in (3, 10))
@@ -44,6 +44,19 @@ def block(*deliveries: tuple[bool, bytes]) -> Block:
 )
 def test_the_greatest_count_of_redelivered_messages(deliveries: list[tuple[bool, bytes]], expected: int) -> None:
     assert earlier_deliveries(block(*deliveries)) == expected
+
+
+@pytest.mark.parametrize("header", [b"x-delivery-count", b"x-acquired-count"])
+def test_messages_that_a_queue_has_taken_back_without_a_word_are_returned_ones(header: bytes) -> None:
+    """RabbitMQ 4.3 counts in the second header what it takes back after consumer_timeout: that has no limit."""
+    again = counted(b"l" + struct.pack(">q", 1), header)
+    taken_back = block((False, TEN), (True, again), (True, again))
+    assert returned(taken_back) == [1, 2]
+    assert earlier_deliveries(taken_back) == (header == b"x-delivery-count")
+
+
+def test_what_a_queue_marks_and_does_not_count_is_not_known_to_be_returned() -> None:
+    assert returned(block((False, TEN), (True, b"\0\0"))) == []
 
 
 def test_a_count_that_the_publisher_has_set_is_none_of_the_queue() -> None:

@@ -31,7 +31,7 @@ from amqp_spark.spool.spool import Spool
 from amqp_spark.state.records import ConsumerState
 from tests.spark.driver import Driver, running
 from tests.spark.reader_support import numbers
-from tests.support.fake_broker import FakeBroker
+from tests.support.fake_broker import FakeBlock, FakeBroker
 from tests.support.fake_broker.client import FakeClient
 from tests.support.fake_broker.subscription import FakeSubscription
 from tests.support.fake_broker.transactions import FakeTransactions
@@ -403,30 +403,44 @@ def test_available_now_waits_for_a_lost_session_that_a_queue_without_leader_does
 
 
 @pytest.mark.usefixtures("fast_recounts")
+@pytest.mark.parametrize("together", [False, True])
 def test_available_now_reads_all_although_the_queue_takes_messages_back_from_a_session_that_lives(
-    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
     """As a quorum queue does when the link to the node of the source breaks. It ignores acknowledgements of what it has
-    taken back, and these messages come, and count, twice."""
-    apply, taken = FakeTransactions.apply, 0
+    taken back, and these messages come, and count, twice. Where reading was paused, they come in one block with those
+    that came before."""
+    apply, taken, breaks = FakeTransactions.apply, 0, False
 
     def apply_to_held(transactions: FakeTransactions) -> None:
-        held = transactions.client.held
-        transactions.accepts = [each for each in transactions.accepts if each in held]
+        nonlocal taken
+        client = transactions.client
+        transactions.accepts = [each for each in transactions.accepts if each in client.held]
+        if breaks and taken < 3 and not together:
+            taken += 1
+            fake.requeue(client, list(client.held))
+            transactions.accepts = []
         apply(transactions)
+        if breaks and taken < 3 and together and client.subscription is not None:
+            taken += 1
+            client.subscription.send_block()
+            fake.requeue(client, list(client.held))
+            client.subscription.send_block()
 
     def redelivered(_: FakeClient, block: Any) -> list[int]:
         starts = [0, *block.ends[:-1]]
         parts = (block.frames[start:end] for start, end in zip(starts, block.ends, strict=True))
         return [index for index, part in enumerate(parts) if first_is_redelivered(Block(part, array("I", [len(part)])))]
 
-    def take_back(name: str) -> None:
-        nonlocal taken
-        if name == "accept" and taken < 3:
-            taken += 1
-            for client in fake.live:
-                fake.requeue(client, list(client.held))
+    def in_one_block(subscription: FakeSubscription) -> list[FakeBlock]:
+        blocks, subscription.ready = subscription.ready, []
+        frames, ends = b"", []
+        for block in blocks:
+            ends += [len(frames) + end for end in block.ends]
+            frames += block.frames
+        return [FakeBlock(frames, ends, blocks[0].first_id, max(each.largest for each in blocks))] if blocks else []
 
+    monkeypatch.setattr(FakeSubscription, "take_arrived", in_one_block)
     monkeypatch.setattr(FakeTransactions, "apply", apply_to_held)
     monkeypatch.setattr(FakeClient, "redelivered", redelivered)
     monkeypatch.setattr(FakeClient, "first_is_redelivered", lambda _, block: first_is_redelivered(block))
@@ -439,7 +453,7 @@ def test_available_now_reads_all_although_the_queue_takes_messages_back_from_a_s
     assert stream is not None
     (consumer,) = stream._receiver.consumers
     fake.wait(lambda: consumer._available_now._detector.limit == 500)
-    fake.on_command = take_back
+    breaks = True
     assert set(drained(driver)) == set(sent)
     assert taken == 3
     assert len(fake.subscriptions) == 1

@@ -266,6 +266,9 @@ class FakeClient:
     def redelivered(self, block: Block) -> list[int]:
         raise NotImplementedError("it has no quorum queues")
 
+    def returned(self, block: Block) -> list[int]:
+        return self.redelivered(block) if self.broker.earlier_deliveries else []
+
     def first_is_redelivered(self, block: Block) -> bool:
         return False
 
