@@ -94,7 +94,8 @@ class QueueConsumer:
         self._wakes = 0
         self._protocol = "0-10"
         self._available_now = AvailableNow(self, options, held, connector)
-        self._looks_deleted = False
+        self._looks_deleted = self._is_counted = False
+        """Whether the queue may be gone, and whether the broker has counted this consumer of it."""
         self._settler = Settler(self.counters, accepts=options.accepts)
         self._others: int | None = None
         """Consumers that the queue had before the first incarnation."""
@@ -160,9 +161,20 @@ class QueueConsumer:
         # behind its end RabbitMQ counts each message as a consumer that the session got alone (Client.pass_barrier)
         if self._owner is not None and self.connected and not self._available_now.ending:
             self._owner.surveyed(info.subscriber_count)
+        if self.connected and self._lacks_us(info, counts_held=counts_held):
+            self._looks_deleted = True
+            self.wake()
         if info.message_count is not None:
             with self._lock:
                 self.estimate(info.message_count, counts_held=counts_held)
+
+    def _lacks_us(self, info: QueueInfo, *, counts_held: bool) -> bool:
+        """Whether the queue has no consumer, although it had this one: it was deleted and made again.
+
+        Broker-J says nothing then, and counts what consumers hold; RabbitMQ says so, and counts none now and then.
+        """
+        self._is_counted = self._is_counted or bool(info.subscriber_count)
+        return counts_held and self._is_counted and info.subscriber_count == 0 and not self._available_now.ending
 
     def join(self, timeout: float) -> bool:
         """Wait for the thread to end after ``ReceiveBuffer.stopping`` was set; return whether it ended."""
@@ -480,7 +492,7 @@ class QueueConsumer:
         info = client.query_queue(self.queue)
         if subscription is not None:
             self.store(subscription.take_arrived())
-        if info is None:
+        if info is None or self._lacks_us(info, counts_held=client.capabilities.counts_held_messages):
             # Broker-J does not notify the consumers of a deleted queue: it just stops sending.
             raise ResourceDeleted(408, None, SparkCondition.QUEUE_DELETED(queue=self.queue), "queue.query")
         self._available_now.surveyed(info.subscriber_count)

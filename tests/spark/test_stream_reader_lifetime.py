@@ -23,7 +23,7 @@ from amqp_core.errors import (
     ResourceDeleted,
     ResourceLocked,
 )
-from amqp_spark.datasource import consumer_setup, drain_detector, incarnation, receiver
+from amqp_spark.datasource import backlog, consumer_setup, drain_detector, incarnation, receiver
 from amqp_spark.errors import UnsupportedModeError
 from tests.spark.driver import Driver, bodies, running
 from tests.spark.reader_support import Readers, numbers
@@ -318,6 +318,30 @@ def test_point_6_a_queue_that_is_deleted_gives_what_was_received_first(fake: Fak
     assert bodies(driver.rows(20)) == numbers(20)
     with pytest.raises(ResourceDeleted):
         driver.rows(21)
+
+
+def test_point_6_a_queue_that_is_deleted_and_made_again_gives_what_was_received_first(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broker-J says nothing, and sends nothing of the new queue to the consumer of the old one."""
+    monkeypatch.setattr(backlog, "SURVEY_SECONDS", 0.0)
+    monkeypatch.setattr(backlog, "SERVICE_SECONDS", 0.01)
+    fake.publish("q", *numbers(20))
+    driver = Driver(readers(maxMessagesPerTrigger=5))
+    driver.rows(5)
+
+    def asked(queries: int) -> bool:
+        driver.reader._running()._receiver.touch()  # type: ignore[union-attr]
+        return fake.queries >= queries
+
+    fake.wait(lambda: asked(3) and fake.held() >= 15)
+    (subscription,) = (client.subscription for client in fake.live if client.subscription is not None)
+    subscription.queue = "the old q"
+    fake.publish("q", *numbers(5, 20))
+    assert bodies(driver.rows(20)) == numbers(20)
+    with pytest.raises(ResourceDeleted, match="'q' was deleted while the query read it"):
+        driver.rows(21)
+    assert [message.body for message in fake.queues["q"]][-5:] == numbers(5, 20)
 
 
 def test_point_6_a_queue_that_is_given_up_ends_the_query_although_another_one_is_busy(
