@@ -259,11 +259,11 @@ class Subscription(Protocol):
     def take_arrived(self) -> Sequence[Block]:
         """Return the transfers that arrived during other calls; do not wait."""
 
-    def bound(self, admits: Callable[[int, int, int], bool]) -> None:
+    def bound(self, admits: Callable[[int, int, int], bool], dropped: Callable[[Block], None] | None = None) -> None:
         """Drop what comes while a call waits for an answer, and was not taken, once ``admits`` has returned false: the
         messages come again to another client, after this one was closed. It is called with the number of messages that
-        wait to be taken, their bytes, and the bytes of the message under way if it is about that. Not with credit,
-        which bounds what may come."""
+        wait to be taken, their bytes, and the bytes of the message under way if it is about that. ``dropped`` is called
+        with each block that is dropped, before the answer is returned. Not with credit, which bounds what may come."""
 
     @property
     def overflowed(self) -> bool:

@@ -156,7 +156,7 @@ class Subscription(Arrivals[Message]):
         """Whether there is no credit, and no transfer is under way."""
         return not self.credit
 
-    def bound(self, _admits: Callable[[int, int, int], bool]) -> None:
+    def bound(self, _admits: Callable[[int, int, int], bool], _dropped: Callable[[Block], None] | None = None) -> None:
         """Refused, since credit bounds what may come.
 
         Raises:

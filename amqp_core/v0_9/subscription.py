@@ -53,6 +53,7 @@ class Subscription(Arrivals[Message]):
         self._cancelled: AmqpError | None = None
         self._ceasing: Request | None = None
         self._admits: Callable[[int, int, int], bool] | None = None
+        self._dropped: Callable[[Block], None] | None = None
         self.overflowed = False
         self.consumer_tag = consumer_tag
         self.queue = queue
@@ -195,16 +196,16 @@ class Subscription(Arrivals[Message]):
         text = CoreCondition.CONSUMER_CANCELLED(queue=self.queue)
         self._cancelled = ResourceDeleted(spec.ReplyCode.NOT_FOUND, None, text, spec.BasicCancel.NAME)
 
-    def bound(self, admits: Callable[[int, int, int], bool]) -> None:
+    def bound(self, admits: Callable[[int, int, int], bool], dropped: Callable[[Block], None] | None = None) -> None:
         """Bound what is kept while a call waits for an answer: it reads all that comes before, paused or not.
 
         ``admits`` is called meanwhile, for each block and each large message that begins to arrive, with the number of
         messages that wait to be taken, their bytes, and the bytes of the message under way, if it is about that. Once
         it returns false, everything that was not taken is dropped, and everything that comes later, and
         :attr:`overflowed` is true. The broker still counts what was dropped as unsettled: close the client, then it
-        comes again.
+        comes again. ``dropped`` is called with each block, in the order in which they came; it must not raise.
         """
-        self._admits = admits
+        self._admits, self._dropped = admits, dropped
 
     def admits_under_way(self, nbytes: int) -> bool:
         """Whether a large message of which a part has arrived is kept; the client calls it."""
@@ -216,13 +217,21 @@ class Subscription(Arrivals[Message]):
             nbytes += sum(len(each.frames) for each in self._blocks)
             self.overflowed = not self._admits(count, nbytes, under_way)
             if self.overflowed:
-                self._blocks = []
+                blocks, self._blocks = self._blocks, []
+                for each in blocks:
+                    self._drop(each)
         return not self.overflowed
+
+    def _drop(self, block: Block) -> None:
+        if self._dropped is not None:
+            self._dropped(block)
 
     def receive_block(self, block: Block) -> None:
         """Take a block of this consumer."""
         if self._keeps(len(block.ends), len(block.frames), 0):
             self._blocks.append(block)
+        else:
+            self._drop(block)
         if self._most is not None:
             self._unsettled.add(block.first_id, block.first_id + len(block.ends) - 1)
 

@@ -35,6 +35,9 @@ class Owner(Protocol):
     def sift(self, blocks: Sequence[Block]) -> Sequence[Block]:
         """Return the transfers that are received, of those that arrived."""
 
+    def overlooked(self, block: Block) -> None:
+        """Take note of transfers that arrived before an answer, and were dropped since there was no room."""
+
     def take_again(self) -> tuple[int, int]:
         """Numbers of transfers that may have come again since the last call: those that were dropped, and those that
         are received once more."""

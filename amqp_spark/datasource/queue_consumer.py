@@ -349,8 +349,13 @@ class QueueConsumer:
         if credit:
             self.flow = CreditFlowControl(self.queue, self._held)
         else:
-            owns = self._owner is not None
-            self.flow = UnsettledFlowControl(self.queue, self._held, settles=self._options.accepts, owns=owns)
+            self.flow = UnsettledFlowControl(
+                self.queue,
+                self._held,
+                settles=self._options.accepts,
+                owns=self._owner is not None,
+                dropped=None if self._owner is None else self._owner.overlooked,
+            )
 
     def _close(self, client: Client) -> None:
         with self._lock:

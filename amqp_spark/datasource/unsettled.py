@@ -80,9 +80,17 @@ def read_bytes(queues: int, budget_bytes: int) -> int:
 class UnsettledFlowControl:
     """See :class:`.FlowControl`. ``settles``: whether messages are settled: otherwise the broker knows no limit, and
     only the socket holds it back; ``owns``: whether they are settled before Spark has processed them, and answers of
-    the broker are waited for."""
+    the broker are waited for; ``dropped`` gets what is not kept before an answer."""
 
-    def __init__(self, queue: str, held: ReceiveBuffer, *, settles: bool = True, owns: bool = False) -> None:
+    def __init__(
+        self,
+        queue: str,
+        held: ReceiveBuffer,
+        *,
+        settles: bool = True,
+        owns: bool = False,
+        dropped: Callable[[Block], None] | None = None,
+    ) -> None:
         self.paused = False
         self._buffer = held.buffers[queue]
         self._held = held
@@ -92,6 +100,7 @@ class UnsettledFlowControl:
         self._share = held.budget_bytes // len(held.buffers)
         self._settles = settles
         self._owns = owns
+        self._dropped = dropped
         self._keeps = True
         """Whether messages that arrive are kept, so that they need room."""
         self._reserve = 0
@@ -239,7 +248,7 @@ class UnsettledFlowControl:
     def announce(self, subscription: Subscription) -> None:
         """See :meth:`.FlowControl.announce`. Where nothing is settled all is kept: it would not come again."""
         if self._settles:
-            subscription.bound(self._admits)
+            subscription.bound(self._admits, self._dropped)
 
     def _admits(self, count: int, nbytes: int, under_way: int) -> bool:
         """Whether what has come before an answer is kept: ``count`` messages of ``nbytes``, and one that is under way.

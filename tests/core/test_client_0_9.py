@@ -34,6 +34,7 @@ from tests.support.fakepeer_0_9 import RABBITMQ, FakePeer, Peer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from amqp_core.blocks import Block
     from amqp_core.v0_9.client import Client
     from amqp_core.v0_9.subscription import Subscription
 
@@ -450,9 +451,12 @@ def test_what_comes_before_an_answer_is_kept_up_to_a_bound() -> None:
         client, subscription = script.subscribe(server)
         client.read_at_most(16 << 10)
         bound = Bound(20_000)
-        subscription.bound(bound)
+        dropped: list[Block] = []
+        subscription.bound(bound, dropped.append)
         client.pass_barrier("q")
         assert subscription.overflowed
+        tags = [each.first_id + index for each in dropped for index in range(len(each.ends))]
+        assert tags == [1, 2, 3, 4, 5, 6, 7], "in the order in which they came"
         assert subscription.take_arrived() == []
         assert bound.asked[-1][2] >= 500_000, "the large one was dropped when it began"
         assert subscription.credit == 10 - 7, "the broker counts what was dropped"

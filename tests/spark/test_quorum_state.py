@@ -15,9 +15,9 @@ from amqp_spark.datasource.exactly_once import quorum_state
 from amqp_spark.datasource.exactly_once.quorum_state import QuorumState
 from amqp_spark.datasource.exactly_once.recognition import Verdict
 from amqp_spark.datasource.exactly_once.recovery import Consumer, recover
-from amqp_spark.errors import StateError
+from amqp_spark.errors import ConsumerStalled, StateError
 from amqp_spark.spool.spool import Spool
-from amqp_spark.state.records import ConsumerState
+from amqp_spark.state.records import ConsumerState, OwnedBatch
 from tests.support.fake_broker import FakeBlock
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ class Queue:
     def __init__(self, directory: Path, come: int = 1) -> None:
         self.now = 1000.0
         self.looks: list[float] = []
+        self.again: list[Identity] = []
+        """What a block has, all of it marked as redelivered."""
         self.asked, self.is_lost = 0, False
         self.exchanges: set[str] = set()
         self.state = self.process(directory)
@@ -80,10 +82,13 @@ class Queue:
         return SimpleNamespace(answers=lambda: answers)
 
     def redelivered(self, _block: object) -> list[int]:
-        return []
+        return list(range(len(self.again)))
 
     def identities(self, _block: object, indices: list[int]) -> list[Identity | None]:
-        return [None for _ in indices]
+        return [self.again[index] if index < len(self.again) else None for index in indices]
+
+    def accept(self, _ranges: object, *, silence_timeout_s: float) -> None:
+        assert silence_timeout_s > 0
 
     def wait(self, seconds: float) -> None:
         until = self.now + seconds
@@ -263,3 +268,30 @@ def test_a_spool_with_other_parameters_is_not_said_to_be_the_same(tmp_path: Path
         recover(replace(state._consumer, spool=f"{place}two"), client, state, spool)
     assert "the spool 's3://bucket/spool', and" in str(changed.value)
     assert "s3://bucket/spool with other parameters behind its '?'" in str(changed.value)
+
+
+def test_a_batch_is_in_doubt_although_what_shows_it_was_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the link to the leader is broken, a batch is acknowledged. What comes again before the answer of the
+    barrier has no room, since all of it is here for the second time."""
+    queue = Queue(tmp_path)
+    empty = ConsumerState("me", "q", str(tmp_path), epoch=7, instance="ab")
+    batch = OwnedBatch(epoch=7, sequence=0, begin=0, end=1, nbytes=1, file="file", checksum="")
+    head = Identity(bytes(16), 0, named=True)
+    state = queue.process(tmp_path)
+    monkeypatch.setattr(state, "_identities", lambda _file, _checksum: [head])
+    state.create(empty.dump())
+    state.enter()
+    monkeypatch.setattr(state, "_head", lambda: (head,))
+
+    def pass_barrier(_queue: str) -> None:
+        queue.again = [head._replace(deliveries=1)]
+        state.overlooked(FakeBlock(bytes(10), [10], 7, 10))
+
+    monkeypatch.setattr(queue, "pass_barrier", pass_barrier)
+    with pytest.raises(ConsumerStalled, match="AMQP_MESSAGES_TAKEN_BACK"):
+        state.swap(replace(empty, sequence=1, owned=(batch,)).dump(), accept=[(1, 1)])
+    state.take()
+    state.enter()
+    assert state.in_doubt

@@ -90,7 +90,7 @@ class Queue:
     def answered(self, *sizes: int) -> bool:
         """Messages come before an answer of the broker, each in parts; return whether all are kept."""
         admits: list[Callable[[int, int, int], bool]] = []
-        subscription: Any = SimpleNamespace(bound=admits.append)
+        subscription: Any = SimpleNamespace(bound=lambda bound, _dropped: admits.append(bound))
         self.flow.announce(subscription)
         nbytes = 0
         for count, size in enumerate(sizes):
@@ -373,7 +373,7 @@ def test_a_message_that_began_before_an_answer_is_received_to_its_end() -> None:
     one.read(3 * MB)
     one.sizes.append(20 * MB)
     admits: list[Callable[[int, int, int], bool]] = []
-    subscription: Any = SimpleNamespace(bound=admits.append)
+    subscription: Any = SimpleNamespace(bound=lambda bound, _dropped: admits.append(bound))
     one.flow.announce(subscription)
     assert admits[0](0, 0, 20 * MB)
     one.read(9 * MB)

@@ -165,6 +165,8 @@ class QuorumState:
         """No message that waits to be owned was received before this time; for the next :meth:`swap`."""
         self._client: Client | None = None
         self._alone = self._due = self._past = self._last_was_redelivered = False
+        self._are_taken_back = False
+        """Whether messages that were dropped unread show that the queue has taken some back from this session."""
         self._once_alone: float | None = None
         """Since when the queue has said that our consumer is the only one."""
         self._next_look = self._begun_at = self._last_arrival = 0.0
@@ -337,7 +339,7 @@ class QuorumState:
             self._recognition.add(file, found, returning=self._doubts[file])
         self._look_at_owned(batches)
         self._recognition.restart()
-        self._alone = self._due = self._past = self._last_was_redelivered = False
+        self._alone = self._due = self._past = self._last_was_redelivered = self._are_taken_back = False
         self._watch.restart()
         self._acknowledged, self._withheld, self._acknowledged_again = {}, (), None
         self._once_alone = None
@@ -377,6 +379,12 @@ class QuorumState:
             self._in_vain, self._next_look = 0, self._last_arrival
         return kept
 
+    def overlooked(self, block: AnyBlock) -> None:
+        """Look at what came before an answer and is dropped, since there was no room: it is not sifted."""
+        found = self._session.identities(block, self._session.redelivered(block))
+        if found and self._watch.shows(found, self._heads()):
+            self._are_taken_back = True
+
     def take_again(self) -> tuple[int, int]:
         """Numbers of messages that were dropped for good since the last call, and of those that were kept."""
         again, self._dropped, self._kept = (self._dropped, self._kept), 0, 0
@@ -386,8 +394,10 @@ class QuorumState:
         """Decide on messages in doubt as far as possible.
 
         Raises:
-            ConsumerStalled: some are kept: the session must be replaced.
+            ConsumerStalled: some are kept, or the queue has taken messages back: the session must be replaced.
         """
+        if self._are_taken_back:
+            self._doubt_again()
         self._end_again()
         if not self.in_doubt:
             return
@@ -497,7 +507,8 @@ class QuorumState:
             ConsumerStalled: the queue has taken messages back, so that it may have ignored the acknowledgement.
         """
         ready = self._session.pass_barrier(self._consumer.queue)
-        if ready is not None and ready.redelivered and self._watch.shows([ready.identity], self._heads()):
+        met = ready is not None and ready.redelivered and self._watch.shows([ready.identity], self._heads())
+        if met or self._are_taken_back:
             self._doubt_again()
 
     def _head(self) -> Head:

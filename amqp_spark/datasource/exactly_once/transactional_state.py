@@ -187,6 +187,11 @@ class TransactionalState:
         """Return what arrived without messages that an earlier session may have accepted."""
         return blocks if self._quorum is None else self._quorum.sift(blocks)
 
+    def overlooked(self, block: AnyBlock) -> None:
+        """Take note of what arrived before an answer, and was dropped: it may have been accepted by this session."""
+        if self._quorum is not None:
+            self._quorum.overlooked(block)
+
     def look_for_equal(self, held: QueueBuffer) -> None:
         """Look at the bytes of an owned batch, from the thread that has planned it, for messages that could not be
         recognised."""

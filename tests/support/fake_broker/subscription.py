@@ -13,6 +13,7 @@ from tests.support.fake_broker.names import MARKERS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from amqp_core.api import Block
     from tests.support.fake_broker.client import FakeClient
 
 
@@ -34,17 +35,21 @@ class FakeSubscription:
         self.under_way = 0
         """Messages that the broker has sent before a stop, and that have not arrived."""
         self.admits: Callable[[int, int, int], bool] | None = None
+        self.dropped: Callable[[Block], None] | None = None
         self.overflowed = False
 
-    def bound(self, admits: Callable[[int, int, int], bool]) -> None:
-        self.admits = admits
+    def bound(self, admits: Callable[[int, int, int], bool], dropped: Callable[[Block], None] | None = None) -> None:
+        self.admits, self.dropped = admits, dropped
 
     def drop_without_room(self) -> None:
         """Drop the latest block if it has no room, or one before had none."""
         count, nbytes = sum(len(each.ends) for each in self.ready), sum(len(each.frames) for each in self.ready)
         if self.overflowed or (self.admits is not None and not self.admits(count, nbytes, 0)):
             self.overflowed = True
-            self.ready = []
+            blocks, self.ready = self.ready, []
+            if self.dropped is not None:
+                for each in blocks:
+                    self.dropped(each)
 
     def limit(self, most: int | None) -> None:
         """Let messages come without credit, at most so many unsettled ones."""
