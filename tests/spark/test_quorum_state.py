@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from array import array
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from amqp_core.api import Identity, Ready, Route
+from amqp_core.blocks import Block
 from amqp_core.errors import ConnectionLost
 from amqp_spark.datasource.exactly_once import quorum_state
 from amqp_spark.datasource.exactly_once.quorum_state import QuorumState
@@ -122,6 +124,21 @@ def test_a_batch_that_has_come_as_a_whole_is_decided_on_when_no_more_can_come(
     queue.wait(5)
     assert len(queue.looks) == quorum_state.MOST_IN_VAIN
     assert verdicts[0] == Verdict([0, 1], [], ["file"], ["file"])
+
+
+def test_a_batch_that_comes_late_may_come_in_several_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker gives a lost session up after three heartbeats, and returns only then what that has held."""
+    queue = Queue(tmp_path, come=0)
+    verdicts: list[Verdict] = []
+    monkeypatch.setattr(queue.state, "_carry_out", verdicts.append)
+    queue.wait(quorum_state.PATIENCE_SECONDS + 10)
+    for number in range(2):
+        assert not verdicts
+        queue.again = [Identity(bytes([number] * 16), 1, named=False)]
+        queue.state.sift([Block(bytes(10), array("I", [10]), 7 + number)])
+        queue.wait(1)
+    queue.wait(5)
+    assert verdicts[0] == Verdict([7, 8], [], ["file"], ["file"])
 
 
 def test_the_limit_of_a_session_in_doubt_has_little_room_where_messages_are_large(tmp_path: Path) -> None:

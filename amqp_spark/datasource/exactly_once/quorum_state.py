@@ -176,7 +176,9 @@ class QuorumState:
         """Number of looks in a row that found a returned message, while none has come."""
         self._equal: EqualMessages | None = EqualMessages()
         """Until it has found some."""
-        self._next_equal = float("-inf")
+        self._next_equal, self._withheld_since = float("-inf"), float("inf")
+        """When to look for equal ones again; and when the first of the messages arrived that are withheld now: a lost
+        session may have held them till then."""
 
     def begin(self, client: Client) -> None:
         """Use a new session."""
@@ -344,6 +346,7 @@ class QuorumState:
         self._acknowledged, self._withheld, self._acknowledged_again = {}, (), None
         self._once_alone = None
         self._begun_at = self._last_arrival = self._clock()
+        self._withheld_since = float("inf")
         self._next_look, self._pause, self._fresh_looks = self._begun_at, LOOK_SECONDS, 0
         self._in_vain = 0
         if self._doubts:
@@ -370,6 +373,8 @@ class QuorumState:
             marked = zip(flagged, found, strict=True)
             taken = [pair for pair in marked if self._recognition.withholds(pair[1], block.first_id + pair[0])]
             withheld = [index for index, _ in taken]
+            if withheld and self._withheld_since == float("inf"):
+                self._withheld_since = self._clock()
             self._withheld = (*self._withheld, *(each for _, each in taken[:HEAD]))[:HEAD]
             self._look_at_fresh(block, flagged)
             self._last_was_redelivered = bool(flagged) and flagged[-1] == len(block.ends) - 1
@@ -402,7 +407,9 @@ class QuorumState:
         if not self.in_doubt:
             return
         self._past = self._past or self._due
-        patient = self._clock() < self._begun_at + PATIENCE_SECONDS
+        if not self.withheld:
+            self._withheld_since = float("inf")
+        patient = self._clock() < self._withheld_since + PATIENCE_SECONDS
         crowded = self.withheld > 0 and (not patient or self.withheld >= MOST_UNSETTLED)
         # After so many looks a returned message has not come to the only consumer, so its session is full.
         verdict = self._recognition.decide(past=self._past or crowded, full=self._in_vain >= MOST_IN_VAIN)
