@@ -13,6 +13,7 @@ import pytest
 from amqp_core.api import Identity, Ready, Route
 from amqp_core.blocks import Block
 from amqp_core.errors import ConnectionLost
+from amqp_spark.datasource.consumer_setup import DYING_SECONDS
 from amqp_spark.datasource.exactly_once import quorum_state
 from amqp_spark.datasource.exactly_once.quorum_state import QuorumState
 from amqp_spark.datasource.exactly_once.recognition import Verdict
@@ -40,6 +41,7 @@ class Queue:
     def __init__(self, directory: Path, come: int = 1) -> None:
         self.now = 1000.0
         self.looks: list[float] = []
+        self.consumers = 1
         self.again: list[Identity] = []
         """What a block has, all of it marked as redelivered."""
         self.asked, self.is_lost = 0, False
@@ -64,7 +66,7 @@ class Queue:
         return state
 
     def query_queue(self, _queue: str) -> Any:
-        return SimpleNamespace(subscriber_count=1)
+        return SimpleNamespace(subscriber_count=self.consumers)
 
     def pass_barrier(self, _queue: str) -> Ready:
         self.looks.append(self.now)
@@ -139,6 +141,17 @@ def test_a_batch_that_comes_late_may_come_in_several_blocks(tmp_path: Path, monk
         queue.wait(1)
     queue.wait(5)
     assert verdicts[0] == Verdict([7, 8], [], ["file"], ["file"])
+
+
+def test_a_lost_session_is_counted_for_as_long_as_the_broker_takes_it_for_a_live_one(tmp_path: Path) -> None:
+    """Three heartbeats: it is no other consumer, for which the query would end."""
+    queue = Queue(tmp_path, come=0)
+    queue.state._consumer = replace(queue.state._consumer, heartbeat=120)
+    queue.consumers = 2
+    queue.wait(3 * 120)
+    queue.wait(DYING_SECONDS - 1)
+    with pytest.raises(StateError, match="AMQP_QUEUE_SHARED"):
+        queue.wait(3)
 
 
 def test_the_limit_of_a_session_in_doubt_has_little_room_where_messages_are_large(tmp_path: Path) -> None:

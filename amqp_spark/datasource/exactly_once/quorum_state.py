@@ -493,7 +493,7 @@ class QuorumState:
             self._alone = only and self._once_alone is not None and now >= self._once_alone + CERTAIN_SECONDS
             if not only or self._once_alone is None:
                 self._once_alone = now if only else None
-            patience = DOWN_PATIENCE_SECONDS if self._stuck else PATIENCE_SECONDS
+            patience = max(self.dying_seconds, DOWN_PATIENCE_SECONDS if self._stuck else PATIENCE_SECONDS)
             if not only and count > 1 and now >= self._begun_at + patience:  # it may hold messages in doubt
                 raise StateError(SparkCondition.QUEUE_SHARED(owner=self._shown, count=count - 1))
             if not self._alone:
