@@ -300,11 +300,12 @@ def test_a_spool_with_other_parameters_is_not_said_to_be_the_same(tmp_path: Path
     assert "s3://bucket/spool with other parameters behind its '?'" in str(changed.value)
 
 
+@pytest.mark.parametrize("behind", ["the acknowledgement", "its barrier"])
 def test_a_batch_is_in_doubt_although_what_shows_it_was_dropped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: str
 ) -> None:
-    """While the link to the leader is broken, a batch is acknowledged. What comes again before the answer of the
-    barrier has no room, since all of it is here for the second time."""
+    """While the link to the leader is broken, a batch is acknowledged. What comes again before an answer has no room,
+    since all of it is here for the second time."""
     queue = Queue(tmp_path)
     empty = ConsumerState("me", "q", str(tmp_path), epoch=7, instance="ab")
     batch = OwnedBatch(epoch=7, sequence=0, begin=0, end=1, nbytes=1, file="file", checksum="")
@@ -315,13 +316,20 @@ def test_a_batch_is_in_doubt_although_what_shows_it_was_dropped(
     state.enter()
     monkeypatch.setattr(state, "_head", lambda: (head,))
 
-    def pass_barrier(_queue: str) -> None:
+    def come_again(_queue: str = "") -> None:
         queue.again = [head._replace(deliveries=1)]
         state.overlooked(FakeBlock(bytes(10), [10], 7, 10))
 
-    monkeypatch.setattr(queue, "pass_barrier", pass_barrier)
-    with pytest.raises(ConsumerStalled, match="AMQP_MESSAGES_TAKEN_BACK"):
-        state.swap(replace(empty, sequence=1, owned=(batch,)).dump(), accept=[(1, 1)])
+    owns = replace(empty, sequence=1, owned=(batch,)).dump()
+    state.oldest = queue.now
+    if behind == "its barrier":
+        monkeypatch.setattr(queue, "pass_barrier", lambda _queue: None)
+        state.swap(owns, accept=[(1, 1)])
+        come_again()  # the session ends before anything else is asked
+    else:
+        monkeypatch.setattr(queue, "pass_barrier", come_again)
+        with pytest.raises(ConsumerStalled, match="AMQP_MESSAGES_TAKEN_BACK"):
+            state.swap(owns, accept=[(1, 1)])
     state.take()
     state.enter()
     assert state.in_doubt

@@ -389,6 +389,8 @@ class QuorumState:
         found = self._session.identities(block, self._session.redelivered(block))
         if found and self._watch.shows(found, self._heads()):
             self._are_taken_back = True
+            # At once: the session may end for another reason, such as the lack of room, before :meth:`resolve`.
+            self._doubts = {file: each.again for file, each in self._acknowledged.items()} | self._doubts
 
     def take_again(self) -> tuple[int, int]:
         """Numbers of messages that were dropped for good since the last call, and of those that were kept."""
