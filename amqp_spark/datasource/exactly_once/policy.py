@@ -197,7 +197,7 @@ class ExactlyOncePolicy:
         assert state is not None
         consumer = owner.consumer
         if offset.epoch is None:
-            if owner.entries:
+            if anew and owner.entries:
                 _log.warning(
                     "%s: a new checkpoint; %d batch(es) that an earlier query has accepted and not finished are read "
                     "with it",
