@@ -18,6 +18,7 @@ from amqp_spark.datasource.exactly_once import quorum_state
 from amqp_spark.datasource.exactly_once.quorum_state import QuorumState
 from amqp_spark.datasource.exactly_once.recognition import Verdict
 from amqp_spark.datasource.exactly_once.recovery import Consumer, recover
+from amqp_spark.datasource.exactly_once.sole_consumer import PATIENCE_SECONDS
 from amqp_spark.errors import ConsumerStalled, StateError
 from amqp_spark.spool.spool import Spool
 from amqp_spark.state.records import ConsumerState, OwnedBatch
@@ -38,8 +39,9 @@ class Queue:
     """A queue whose first message was returned and does not come, and a state with a batch of two messages in doubt, of
     which so many have come."""
 
-    def __init__(self, directory: Path, come: int = 1) -> None:
+    def __init__(self, directory: Path, come: int = 1, *, heartbeat: int = 5) -> None:
         self.now = 1000.0
+        self.heartbeat = heartbeat
         self.looks: list[float] = []
         self.consumers = 1
         self.again: list[Identity] = []
@@ -48,6 +50,7 @@ class Queue:
         self.exchanges: set[str] = set()
         self.state = self.process(directory)
         self.state._begun_at = self.now
+        self.state._sole.restart(self.now)
         batch = [Identity(bytes([number] * 16), 0, named=False) for number in range(2)]
         self.state._recognition.add("file", batch)
         for number, identity in enumerate(batch[:come]):
@@ -56,7 +59,7 @@ class Queue:
     def process(self, directory: Path, *, adopt: bool = False) -> QuorumState:
         """The state as a process has it."""
         consumer = Consumer(
-            consumer_id="me", queue="q", index=0, count=1, spool=str(directory), adopt=adopt, heartbeat=5
+            consumer_id="me", queue="q", index=0, count=1, spool=str(directory), adopt=adopt, heartbeat=self.heartbeat
         )
         spool = Spool(str(directory), consumer_id="me", queue="q")
         spool.protocol = "0-9-1"
@@ -103,7 +106,7 @@ class Queue:
 
 def test_looks_in_vain_do_not_use_up_the_deliveries_of_a_message(tmp_path: Path) -> None:
     queue = Queue(tmp_path)
-    queue.wait(quorum_state.PATIENCE_SECONDS - 1)
+    queue.wait(PATIENCE_SECONDS - 1)
     assert quorum_state.MOST_IN_VAIN < len(queue.looks) < LIMIT / 2
 
 
@@ -133,7 +136,7 @@ def test_a_batch_that_comes_late_may_come_in_several_blocks(tmp_path: Path, monk
     queue = Queue(tmp_path, come=0)
     verdicts: list[Verdict] = []
     monkeypatch.setattr(queue.state, "_carry_out", verdicts.append)
-    queue.wait(quorum_state.PATIENCE_SECONDS + 10)
+    queue.wait(PATIENCE_SECONDS + 10)
     for number in range(2):
         assert not verdicts
         queue.again = [Identity(bytes([number] * 16), 1, named=False)]
@@ -145,8 +148,7 @@ def test_a_batch_that_comes_late_may_come_in_several_blocks(tmp_path: Path, monk
 
 def test_a_lost_session_is_counted_for_as_long_as_the_broker_takes_it_for_a_live_one(tmp_path: Path) -> None:
     """Three heartbeats: it is no other consumer, for which the query would end."""
-    queue = Queue(tmp_path, come=0)
-    queue.state._consumer = replace(queue.state._consumer, heartbeat=120)
+    queue = Queue(tmp_path, come=0, heartbeat=120)
     queue.consumers = 2
     queue.wait(3 * 120)
     queue.wait(DYING_SECONDS - 1)

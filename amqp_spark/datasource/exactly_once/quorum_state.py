@@ -27,12 +27,7 @@ While messages are withheld, no other batch is acknowledged: so every batch is a
 the session has received up to some message, which the queue applies as a whole. If messages are kept after all, the
 session is replaced, so that they come in their order.
 
-The lock is on the connection that acknowledges. RabbitMQ releases it when that connection has died; a file of the state
-that was written before an acknowledgement is visible to the next owner of the lock in any case. But in a cluster,
-RabbitMQ from 4 on keeps an exclusive queue whose node has died until that node is back. So there are spare locks. Every
-process that uses the state holds at least one; only with all of them, so when no other process lives, it may begin, and
-it releases the spare ones when it has raised the epoch. After the loss of a connection it goes on with any lock that it
-gets: none of the others can begin from then on, and if another one had begun before, the epoch would say so.
+The lock is on the connection that acknowledges: :mod:`.state_locks`.
 """
 
 from __future__ import annotations
@@ -46,13 +41,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from amqp_core.blocks import Block
 from amqp_core.error_conditions import reason
-from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
 from amqp_spark.arrow.decode import EqualMessages
-from amqp_spark.datasource.consumer_setup import DYING_SECONDS
 from amqp_spark.datasource.exactly_once.anchor import Anchor
 from amqp_spark.datasource.exactly_once.recognition import Recognition, Verdict
 from amqp_spark.datasource.exactly_once.return_watch import HEAD, ReturnWatch
+from amqp_spark.datasource.exactly_once.sole_consumer import PATIENCE_SECONDS, SoleConsumer, dying_seconds
+from amqp_spark.datasource.exactly_once.state_locks import StateLocks
 from amqp_spark.datasource.exactly_once.waiting import meanwhile
 from amqp_spark.datasource.receive_buffer import add_range
 from amqp_spark.error_conditions import SparkCondition
@@ -60,7 +55,6 @@ from amqp_spark.errors import ConsumerStalled, StateError
 from amqp_spark.spool.spool import BatchLostError
 from amqp_spark.spool.spooled_record import SpooledRecord
 from amqp_spark.spool.state_files import StateFiles
-from amqp_spark.state.queue import allowed
 from amqp_spark.state.records import ConsumerState, RecordUnreadable
 from amqp_spark.timeouts import accept_timeout
 
@@ -93,17 +87,6 @@ VAIN_LOOK_SECONDS: Final = 30.0
 more, and a queue drops a message that was returned too often: RabbitMQ 4 after 20 times."""
 TAKEN_BACK_AFTER: Final = 0.75
 """Part of consumer_timeout for which a message is surely still ours: the broker counts from when it has sent it."""
-PATIENCE_SECONDS: Final = 90.0
-"""How long messages are withheld at most; then they are decided on with what has come. RabbitMQ 4.3 returns what was
-held on a node that is down after 60 s (consumer_disconnected_timeout)."""
-CERTAIN_SECONDS: Final = 0.5
-"""Time between two counts of consumers that are believed: a replica may lag behind the leader of the queue."""
-RABBITMQ_HEARTBEATS: Final = 3
-"""After so many heartbeats without a sign of life RabbitMQ gives a connection up."""
-DOWN_SECONDS: Final = 75.0
-"""After so long, RabbitMQ has returned what consumers on a node that is down held."""
-DOWN_PATIENCE_SECONDS: Final = 180.0
-"""How long a second consumer is put up with that may be one of ours on a node that is down."""
 FRESH_LOOKS: Final = 5000
 """Most messages of a session that are compared with those in doubt although they are not marked as redelivered."""
 OTHER_BATCHES: Final = 2
@@ -139,10 +122,8 @@ class QuorumState:
         self._read = False
         self._has_begun = False
         """Whether this process has raised the epoch."""
-        self._locked: list[str] = []
-        """The locks of this session, or of the one before."""
-        self._stuck: set[str] = set()
-        """Locks that lost sessions of this process held, and that were not released since."""
+        self._locks = StateLocks(self._names)
+        self._sole = SoleConsumer(consumer, self._locks)
         self._doubts: dict[str, bool] = {}
         """Files of batches in doubt, oldest first; each with whether the batch is acknowledged again."""
         self._recorded: dict[str, bool] = {}
@@ -164,11 +145,9 @@ class QuorumState:
         self.oldest = float("-inf")
         """No message that waits to be owned was received before this time; for the next :meth:`swap`."""
         self._client: Client | None = None
-        self._alone = self._due = self._past = self._last_was_redelivered = False
+        self._due = self._past = self._last_was_redelivered = False
         self._are_taken_back = False
         """Whether messages that were dropped unread show that the queue has taken some back from this session."""
-        self._once_alone: float | None = None
-        """Since when the queue has said that our consumer is the only one."""
         self._next_look = self._begun_at = self._last_arrival = 0.0
         self._pause = LOOK_SECONDS
         self._fresh_looks = 0
@@ -187,24 +166,8 @@ class QuorumState:
     # --- the calls of StateQueue
 
     def lock(self) -> None:
-        """See :meth:`.StateQueue.lock`, and the module: all locks for a process that begins, any one later."""
-        before, self._locked = self._locked, []
-        names = sorted(self._names.locks, key=lambda name: name not in before)
-        for name in names:
-            try:
-                with allowed(f"declare the queue {name!r}", self._names.owner):
-                    self._session.declare_lock(name)
-            except ResourceLocked:
-                if name in before:
-                    self._stuck.add(name)
-                if not self._has_begun or name == names[-1]:
-                    self._locked = self._locked or before
-                    raise
-            else:
-                self._stuck.discard(name)
-                self._locked.append(name)
-                if self._has_begun:
-                    return
+        """See :meth:`.StateQueue.lock`: all locks for a process that begins, any one later."""
+        self._locks.take(self._session, begins=not self._has_begun)
 
     def take(self) -> bytes | None:
         """Read the state; ``None`` if there never was one.
@@ -270,7 +233,7 @@ class QuorumState:
     @property
     def dying_seconds(self) -> float:
         """How long RabbitMQ may take a lost session for a live one, on a node that lives."""
-        return RABBITMQ_HEARTBEATS * self._consumer.heartbeat + DYING_SECONDS
+        return dying_seconds(self._consumer)
 
     @property
     def looks_for_equal(self) -> bool:
@@ -325,9 +288,7 @@ class QuorumState:
         """Prepare to recognise messages, once the state was taken on a new session."""
         assert self.body is not None
         self._has_begun = True
-        for name in self._locked[1:]:
-            self._session.delete_queue(name)
-        del self._locked[1:]
+        self._locks.release_spares(self._session)
         batches = {batch.file: batch for batch in ConsumerState.load(self.body).owned}
         self._doubts = {file: returning for file, returning in self._doubts.items() if file in batches}
         for file in [file for file in self._doubts if file not in self._recognition.files]:
@@ -341,11 +302,11 @@ class QuorumState:
             self._recognition.add(file, found, returning=self._doubts[file])
         self._look_at_owned(batches)
         self._recognition.restart()
-        self._alone = self._due = self._past = self._last_was_redelivered = self._are_taken_back = False
+        self._due = self._past = self._last_was_redelivered = self._are_taken_back = False
         self._watch.restart()
         self._acknowledged, self._withheld, self._acknowledged_again = {}, (), None
-        self._once_alone = None
         self._begun_at = self._last_arrival = self._clock()
+        self._sole.restart(self._begun_at)
         self._withheld_since = float("inf")
         self._next_look, self._pause, self._fresh_looks = self._begun_at, LOOK_SECONDS, 0
         self._in_vain = 0
@@ -487,19 +448,8 @@ class QuorumState:
             return
         self._next_look = now + self._pause
         self._pause = min(LONGEST_LOOK_SECONDS, 2 * self._pause)
-        if not self._alone:
-            info = self._session.query_queue(self._consumer.queue)
-            count = 0 if info is None else info.subscriber_count or 0
-            # Not with 0: so RabbitMQ counts the consumers of a queue whose leader does not answer.
-            only = count == 1 or (1 < count <= 1 + len(self._stuck) and self._are_down(now))
-            self._alone = only and self._once_alone is not None and now >= self._once_alone + CERTAIN_SECONDS
-            if not only or self._once_alone is None:
-                self._once_alone = now if only else None
-            patience = max(self.dying_seconds, DOWN_PATIENCE_SECONDS if self._stuck else PATIENCE_SECONDS)
-            if not only and count > 1 and now >= self._begun_at + patience:  # it may hold messages in doubt
-                raise StateError(SparkCondition.QUEUE_SHARED(owner=self._shown, count=count - 1))
-            if not self._alone:
-                return
+        if not self._sole.is_known(self._session, now):
+            return
         ready = self._session.pass_barrier(self._consumer.queue)
         if ready is not None and ready.redelivered:
             self._in_vain += 1
@@ -543,26 +493,6 @@ class QuorumState:
         if age > TAKEN_BACK_AFTER * self._consumer.consumer_timeout:
             queue, seconds = self._consumer.queue, f"{age:.0f}"
             raise ConsumerStalled(SparkCondition.MESSAGES_HELD_LONG(queue=queue, seconds=seconds))
-
-    def _are_down(self, now: float) -> bool:
-        """Whether the nodes of lost sessions are down, so that their consumers, which are still counted, hold nothing.
-
-        RabbitMQ 4.3 returns the messages of consumers on a node that is down after 60 seconds, and counts the consumers
-        until the node is back. A session that was lost on a node that lives is given up after three heartbeats,
-        and releases its lock.
-        """
-        if now < self._begun_at + max(DOWN_SECONDS, self.dying_seconds):
-            return False
-        return all(self._is_stuck(name) for name in tuple(self._stuck))
-
-    def _is_stuck(self, lock: str) -> bool:
-        try:  # a question about a queue on a node that is down would not be answered
-            self._session.declare_lock(lock)
-        except ResourceLocked:
-            return True
-        self._session.delete_queue(lock)
-        self._stuck.discard(lock)
-        return False
 
     def _carry_out(self, verdict: Verdict) -> None:
         self._end(file for file in verdict.ended if file not in verdict.again)

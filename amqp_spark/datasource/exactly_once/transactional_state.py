@@ -21,12 +21,9 @@ from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
 from amqp_spark.datasource.exactly_once.owned_batches import Change, Entry, ends_of
 from amqp_spark.datasource.exactly_once.quorum_queue import check_quorum, warn_of_limit
-from amqp_spark.datasource.exactly_once.quorum_state import (
-    PATIENCE_SECONDS,
-    YOUNG_SECONDS,
-    QuorumState,
-)
+from amqp_spark.datasource.exactly_once.quorum_state import YOUNG_SECONDS, QuorumState
 from amqp_spark.datasource.exactly_once.recovery import Consumer, delete_rubbish, recover
+from amqp_spark.datasource.exactly_once.sole_consumer import PATIENCE_SECONDS
 from amqp_spark.datasource.exactly_once.spool_cleaner import SpoolCleaner
 from amqp_spark.datasource.exactly_once.waiting import KEEP_ALIVE_SECONDS
 from amqp_spark.error_conditions import SparkCondition
