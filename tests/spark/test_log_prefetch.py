@@ -99,13 +99,17 @@ def skip_gap(reader: RangeReader) -> None:
         reader._at = min(reader._pending.offset, reader._end)
 
 
-def read(monkeypatch: pytest.MonkeyPatch, log: Log, end: int) -> list[str | None]:
-    """The rows from offset 100 on."""
+def reading(monkeypatch: pytest.MonkeyPatch, log: Log, end: int) -> RangeReader:
+    """A reader from offset 100 on."""
     monkeypatch.setattr(range_reader, "PREFETCH", 50)
     monkeypatch.setattr(range_reader, "time", SimpleNamespace(monotonic=log.clock))
     monkeypatch.setattr(RangeReader, "_skip_gap", skip_gap)
-    reader = RangeReader(LogPartition("s", 100, end), OPTIONS, COLUMNS, lambda _: cast("Any", log))
-    return [row for batch in reader.batches() for row in batch.column(0).to_pylist()]
+    return RangeReader(LogPartition("s", 100, end), OPTIONS, COLUMNS, lambda _: cast("Any", log))
+
+
+def read(monkeypatch: pytest.MonkeyPatch, log: Log, end: int) -> list[str | None]:
+    """The rows from offset 100 on."""
+    return [row for batch in reading(monkeypatch, log, end).batches() for row in batch.column(0).to_pylist()]
 
 
 @pytest.mark.parametrize("messages", [1, 3, 50, 51, 99, 400])
@@ -130,3 +134,12 @@ def test_a_broker_that_counts_what_it_does_not_send_is_asked_for_more(
     log = Log(Clock(), hidden=hidden)
     end = 200 if hidden[0] > 100 else 120
     assert read(monkeypatch, log, end) == [str(offset) for offset in range(100, end) if offset not in hidden]
+
+
+def test_the_time_that_spark_works_on_rows_is_no_silence_of_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(Clock(), missing=range(167, 168), hidden=range(169, 201))
+    rows: list[str | None] = []
+    for batch in reading(monkeypatch, log, 200).batches():
+        rows += batch.column(0).to_pylist()
+        log.clock.now += range_reader.SILENT_SECONDS
+    assert rows == [str(offset) for offset in (*range(100, 167), 168)]

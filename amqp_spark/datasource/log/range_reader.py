@@ -195,12 +195,13 @@ class RangeReader:
         while True:
             blocks = subscription.take_blocks(NUDGE_SECONDS)
             if blocks:
-                heard, last = time.monotonic(), blocks[-1]
+                last = blocks[-1]
                 for block in blocks:
                     if count := len(block.ends) if not is_bounded else min(left, len(block.ends)):
                         client.accept([(block.first_id, block.first_id + count - 1)])
                         left -= count
                 yield from blocks
+                heard = time.monotonic()  # not before: Spark may have worked on them for long
             elif client.under_way_bytes:
                 heard = time.monotonic()
             elif time.monotonic() - heard >= SILENT_SECONDS:
