@@ -602,6 +602,10 @@ class SparkCondition(Condition):
     JAVA_MISSING = (
         "Spark needs Java {needed} or newer, and {found}.",
         "Install it with {command}, or set JAVA_HOME to the directory of one.")
+    JAVA_ENDED = (
+        "The Java process of Spark has ended by itself, or was killed.",
+        "Look for the reason above and in the log of the system, such as too little memory, then start again.",
+        "Messages that were not accepted are on their queues. The broker has no part in this.")
     JAVA_LIBRARY_UNFIT = (
         "A library of Java that Spark has loaded does not fit Spark {spark}: {reason}.",
         "Give --packages or --jars the release of it that is made for this Spark.")

@@ -93,7 +93,23 @@ def spark_refuses() -> Iterator[None]:
         raise CommandLineError(explain(error)[0]) from error
 
 
+def _lost_java(error: BaseException) -> bool:
+    """Whether the connection to Java was lost. py4j connects again, and raises that this is refused: by a broker, it
+    seems."""
+    network_error: type[BaseException] | None = getattr(sys.modules.get("py4j.protocol"), "Py4JNetworkError", None)
+    if network_error is None:
+        return False
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, network_error):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
 def _text(error: BaseException) -> str:
+    if _lost_java(error):
+        return SparkCondition.JAVA_ENDED()
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - py4j asks the JVM for the text of its errors, and that may have ended

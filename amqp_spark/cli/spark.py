@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from amqp_spark.cli.arguments import pairs
@@ -126,7 +126,8 @@ def session(program: str, arguments: argparse.Namespace) -> Iterator[SparkSessio
         yield spark
     finally:
         if new:
-            spark.stop()
+            with suppress(Exception):  # Java is gone: the error of the job says so, and what was done is done
+                spark.stop()
 
 
 def writer_of(rows: DataFrame, arguments: argparse.Namespace) -> DataStreamWriter:

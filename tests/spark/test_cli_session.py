@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from amqp_spark.cli.spark import spark_session
+from amqp_spark.cli.spark import session, spark_session
 
 pytestmark = [pytest.mark.spark]
 
@@ -39,6 +41,21 @@ def test_sparks_handler_of_sigint_does_not_stay(spark: SparkSession, monkeypatch
         assert signal.getsignal(signal.SIGINT) is before
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_java_that_has_ended_hides_neither_an_error_nor_a_result(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gone:
+        def stop(self) -> None:
+            raise ConnectionRefusedError("Java is gone")
+
+    monkeypatch.setattr("amqp_spark.cli.spark.spark_session", lambda *_, **__: (Gone(), True))
+    arguments = argparse.Namespace(conf=[], master=None, verbose=False)
+    with pytest.raises(ValueError, match="the reason") if fails else nullcontext(), session("test", arguments):
+        if fails:
+            raise ValueError("the reason")
 
 
 @pytest.mark.parametrize(

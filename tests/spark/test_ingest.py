@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import signal
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark
 import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import IllegalArgumentException
 
 from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionFailed, NotFound, ResourceLocked, UsageError
@@ -282,6 +284,15 @@ def test_other_errors_are_failures_with_their_first_line() -> None:
     assert cli.explain(KeyError()) == ("KeyError", 1)
     java = "An error occurred while calling o1.start.\n: org.x.SomeException: [A_CLASS] the reason\n\tat org.x"
     assert cli.explain(RuntimeError(java)) == ("[A_CLASS] the reason", 1)
+
+
+def test_a_java_that_was_killed_does_not_look_like_a_broker_that_refuses() -> None:
+    """As py4j raises it: with the lost connection as the context of the next attempt."""
+    error = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+    error.__context__ = Py4JNetworkError("Answer from Java side is empty")
+    said, code = cli.explain(error)
+    assert said.startswith("[AMQP_JAVA_ENDED] The Java process of Spark has ended by itself, or was killed. Look ")
+    assert code == 1
 
 
 @pytest.mark.parametrize(
