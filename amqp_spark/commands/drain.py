@@ -288,7 +288,8 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
                     deliver(report, arguments.report, f"{progress.summary()}, then it failed", is_complete=False)
                 raise
             done = progress.summary()
-    deliver(report, arguments.report, done, is_complete=code == cli.EXIT_DONE)
+        # before Spark is stopped: that takes seconds, in which a second signal ends the process
+        deliver(report, arguments.report, done, is_complete=code == cli.EXIT_DONE)
     return code
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +17,8 @@ from amqp_spark.options import CONNECTION, SOURCE
 from tests.spark.job_support import SECRET, help_of, without_spark
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 
@@ -106,6 +111,24 @@ def test_a_report_whose_file_can_no_longer_be_written_is_shown(
     with pytest.raises(FileNotFoundError):
         drain.deliver(drain.Report(messages=3), str(tmp_path / "gone" / "report.json"), "3 rows", is_complete=True)
     assert capsys.readouterr().out.startswith("drain: 3 rows\nmessages         3\n")
+
+
+def test_the_report_is_written_before_spark_is_stopped(
+    drain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That takes seconds. A second signal, or the end of a scheduler's patience, loses the report otherwise."""
+    file = tmp_path / "report.json"
+
+    @contextmanager
+    def session(*_: object) -> Iterator[tuple[object, Any]]:
+        yield None, SimpleNamespace(progress=lambda _: drain.cli.Progress(io.StringIO(), quiet=True))
+        assert file.read_text().endswith('"complete": false}\n')
+        assert "drain: 0 rows" in capsys.readouterr().out
+
+    monkeypatch.setattr(drain.cli, "watched_session", session)
+    monkeypatch.setattr(drain, "start", lambda *_: None)
+    monkeypatch.setattr(drain.cli, "follow", lambda *_: 143)
+    assert drain.main([*GOOD, "--report", str(file)]) == 143
 
 
 def test_an_empty_report(drain: Any) -> None:
