@@ -28,6 +28,7 @@ import dataclasses
 import json
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -48,7 +49,7 @@ from amqp_spark.transactions.writer_status import look_at_state, look_at_writer
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from amqp_core.address import ConnectOptions
     from amqp_core.api import Client, Xid
@@ -253,8 +254,10 @@ def act(connect: Callable[[], Client], arguments: argparse.Namespace, wanted: Se
             resolutions = actions.choose(client, wanted)
         for each in resolutions:
             ask(each.question(), yes=arguments.yes)
-            actions.resolve(connect, each)
-            say(f"{'committed' if each.action == actions.COMMIT else 'rolled back'} {each.prepared.text}")
+            done = "committed" if each.action == actions.COMMIT else "rolled back"
+            with begun(f"{each.prepared.text} was {done}"):
+                actions.resolve(connect, each)
+            say(f"{done} {each.prepared.text}")
     if arguments.forget:
         with connect() as client:
             if arguments.consumer_id is not None:
@@ -262,7 +265,8 @@ def act(connect: Callable[[], Client], arguments: argparse.Namespace, wanted: Se
             else:
                 forgetting = actions.forget_writer(client, arguments.transactional_id)
         ask(forgetting.question(), yes=arguments.yes)
-        actions.forget(connect, forgetting)
+        with begun(f"{forgetting.whose} was forgotten"):
+            actions.forget(connect, forgetting)
         say("\n  ".join([f"forgotten: {forgetting.whose}", *forgetting.left]))
 
 
@@ -284,8 +288,19 @@ def one_message(connect: Callable[[], Client], arguments: argparse.Namespace) ->
         set_aside.write(message, arguments.to)
         say(f"written to {arguments.to}")
     if skips:
-        set_aside.skip(connect, message)
+        with begun("the message was set aside"):
+            set_aside.skip(connect, message)
         say(f"set aside: {message.text}")
+
+
+@contextmanager
+def begun(what: str) -> Iterator[None]:
+    """An action: an interruption that comes before the broker's answer leaves open whether it was done."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(f"whether {what} is unknown: the command without an action shows it")
+        raise
 
 
 def ask(question: str, *, yes: bool) -> None:
@@ -309,8 +324,9 @@ def main(argv: Sequence[str] | None = None, *, program: str = PROGRAM) -> int:
     arguments = parser(program).parse_args(argv)
     try:
         return run(arguments)
-    except KeyboardInterrupt:
-        sys.stderr.write(f"\n{_NAME}: stopped by SIGINT; only the actions reported above were done\n")
+    except KeyboardInterrupt as stopped:
+        fate = "; ".join(getattr(stopped, "__notes__", ())) or "only the actions reported above were done"
+        sys.stderr.write(f"\n{_NAME}: stopped by SIGINT; {fate}\n")
         return _EXIT_INTERRUPTED
     except Declined:
         sys.stderr.write(f"{_NAME}: not done\n")

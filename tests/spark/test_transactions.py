@@ -116,6 +116,28 @@ def test_without_a_terminal_and_without_yes_nothing_is_done(
 
 
 @pytest.mark.parametrize(
+    ("stopped_at", "said"),
+    [
+        ("ask", "stopped by SIGINT; only the actions reported above were done"),
+        ("actions.resolve", "stopped by SIGINT; whether 1:a:b was committed is unknown: the command without an action"),
+    ],
+)
+def test_an_interruption_before_the_brokers_answer_does_not_say_that_nothing_was_done(
+    stopped_at: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    prepared = MagicMock(text="1:a:b")
+    module = "amqp_spark.transactions.__main__"
+    monkeypatch.setattr(f"{module}.connect_to", MagicMock())
+    monkeypatch.setattr(f"{module}.actions.choose", lambda *_: [MagicMock(action="commit", prepared=prepared)])
+    monkeypatch.setattr(f"{module}.{stopped_at}", interrupted)
+    assert main([URL, "--commit", "1:a:b", "--yes"]) == 130
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "action",
     [["--forget", "--yes"], ["--skip", "1:2", "--to", "/f", "--yes"], ["--export", "1:2"]],
     ids=lambda it: it[0],
