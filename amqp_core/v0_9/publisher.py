@@ -284,7 +284,11 @@ class Publisher(RunPublisher):
             raise self._error
         self._driver.check()
         if not self._confirming:
-            self._driver.call(PUBLISHING, spec.ConfirmSelect(), spec.ConfirmSelectOk)
+            try:
+                self._driver.call(PUBLISHING, spec.ConfirmSelect(), spec.ConfirmSelectOk)
+            except CommandFailed as error:
+                self._error = error  # it has ended: a later call must not count what was not sent as a part of its own
+                raise
             self._confirming = True
 
     def _explained(self, error: AmqpError) -> AmqpError:

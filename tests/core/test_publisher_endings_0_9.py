@@ -6,10 +6,11 @@ import threading
 
 import pytest
 
-from amqp_core.errors import DeadlineExceeded, NotFound, PublishingBlocked
+from amqp_core.errors import DeadlineExceeded, NotFound, PreconditionFailed, PublishingBlocked
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import decode_method
 from amqp_core.v0_9.framing import METHOD, Frame
+from amqp_core.v0_9.messages import Message
 from tests.core.publisher_support_0_9 import reading_until
 from tests.support.fakepeer_0_9 import FakePeer, Peer
 from tests.support.runs_0_9 import numbered, numbers_of
@@ -128,3 +129,24 @@ def test_a_refusal_counts_although_the_connection_ends_behind_it() -> None:
         assert gone.wait(30)
         with pytest.raises(NotFound, match="no exchange 'gone'"):
             publisher.send(numbered(200, 1, size=100_000))
+
+
+def test_after_a_refused_confirm_select_the_next_message_is_published_and_confirmed() -> None:
+    def script(peer: Peer) -> None:
+        del peer.answers[spec.ConfirmSelect]
+        peer.open()
+        peer.expect(spec.ConfirmSelect)
+        peer.refuse(406, "PRECONDITION_FAILED - not now", spec.ConfirmSelect)
+        peer.answers |= {spec.ConfirmSelect: spec.ConfirmSelectOk(), spec.ChannelFlow: spec.ChannelFlowOk(active=True)}
+        peer.acking = True
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        with pytest.raises(PreconditionFailed, match=r"confirm\.select"):
+            client.publish(Message(b"1"), "", "q")
+        client.publish(Message(b"2"), "", "q")
+        client.confirm()
+        publisher = client.publisher()
+        publisher.send(numbered(1))
+        publisher.finish()
