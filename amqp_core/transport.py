@@ -31,6 +31,8 @@ READ_BYTES = 1 << 18
 _WRITE_BYTES = 1 << 18
 # Without heartbeats, a peer that for so many seconds sends nothing, and owes an answer, counts as lost.
 SILENCE_S = 60.0
+# Longest wait at a time: poll() takes no more than 24 days, and no infinite time.
+_LONGEST_WAIT_S = 86400.0
 
 # Errors of a machine without such addresses, or without a way to them (IPv6, often): they say nothing of the host.
 _NO_WAY = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENETUNREACH})
@@ -230,7 +232,7 @@ class Transport:
         """Wait for data to read, room to write pending data, or a wake-up; return whether :meth:`wake` was called.
 
         Args:
-            timeout: seconds.
+            timeout: seconds, as many as may be; it may return after a day.
             reading: whether to wait for data; else arriving data is left in the socket, and only writing, waking and a
                 reset are noticed.
 
@@ -244,7 +246,7 @@ class Transport:
             self._poll.modify(self._sock, events)
             self._events = events
         woken = False
-        for fd, event in self._poll.poll(max(0.0, timeout) * 1000.0):
+        for fd, event in self._poll.poll(min(max(0.0, timeout), _LONGEST_WAIT_S) * 1000.0):
             if fd == self._wake_in.fileno():
                 woken = True
                 with contextlib.suppress(BlockingIOError):

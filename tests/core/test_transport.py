@@ -44,6 +44,14 @@ def test_bytes_go_both_ways(pair: tuple[Transport, socket.socket]) -> None:
     assert not transport.is_tls
 
 
+@pytest.mark.parametrize("timeout", [float("inf"), 1e7])
+def test_a_wait_without_an_end_is_one(pair: tuple[Transport, socket.socket], timeout: float) -> None:
+    transport, peer = pair
+    threading.Timer(0.1, peer.sendall, (b"x",)).start()
+    assert not transport.wait(timeout)
+    assert transport.read() == b"x"
+
+
 def test_what_the_peer_does_not_take_waits_and_arrives_in_order(pair: tuple[Transport, socket.socket]) -> None:
     transport, peer = pair
     data = bytes(range(256)) * (1 << 16)
