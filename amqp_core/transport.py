@@ -131,7 +131,7 @@ class Transport:
         if context is not None:
             try:
                 context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=host)
-            except ValueError as error:  # checked before there is a socket, which the error would leave open
+            except (ValueError, TypeError) as error:  # checked before there is a socket, which it would leave open
                 reason = f"{host!r} cannot be the name in a certificate: {error}"
                 raise _tls_error(where, reason, "Connect by the name in the certificate") from error
         with _dialling_explained(where, timeout):
