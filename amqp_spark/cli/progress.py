@@ -37,8 +37,9 @@ class Progress:
     """Batches, rows, rows/s and backlog: a live line on a terminal, otherwise one line per batch.
 
     ``rows`` counts rows read, ``written`` rows that the sink reports as written; ``None`` if it reports none.
-    ``on_batch`` gets Spark's own record of every batch that had rows, once. Without ``live`` there are lines on a
-    terminal, too; a ``display`` shows everything in place of them.
+    ``on_batch`` gets Spark's own record of every batch that had rows, once. ``missed`` says that the counts lack
+    batches: Spark keeps the last 100 events, and a terminal that takes no more text for a while holds this up. Without
+    ``live`` there are lines on a terminal, too; a ``display`` shows everything in place of them.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Progress:
         self.batches = 0
         self.rows = 0
         self.written: int | None = None
+        self.missed = False
         self._stream = stream
         self._quiet = quiet
         self._on_batch = on_batch
@@ -94,6 +96,7 @@ class Progress:
         names = [(each.batchId, each.timestamp) for each in recent]
         seen = next((place for place in reversed(range(len(names))) if names[place] == self._last), -1)
         if names:
+            self.missed = self.missed or (seen < 0 and self._last is not None)
             self._last = names[-1]
         return recent[seen + 1 :]
 
@@ -139,7 +142,9 @@ class Progress:
     def summary(self) -> str:
         """Totals for the last line."""
         written = "" if self.written is None else _written(self.rows, self.written)
-        return f"{self.rows:,} rows{written} in {_batches(self.batches)}, {self.seconds:.1f} s"
+        counts = f"{self.rows:,} rows{written} in {_batches(self.batches)}"
+        missed = " and others that were not counted, as this job was held up" if self.missed else ""
+        return f"{counts}{missed}, {self.seconds:.1f} s"
 
     @property
     def seconds(self) -> float:

@@ -289,7 +289,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
                 raise
             done = progress.summary()
         # before Spark is stopped: that takes seconds, in which a second signal ends the process
-        deliver(report, arguments.report, done, is_complete=code == cli.EXIT_DONE)
+        deliver(report, arguments.report, done, is_complete=code == cli.EXIT_DONE and not progress.missed)
     return code
 
 

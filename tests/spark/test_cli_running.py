@@ -199,6 +199,29 @@ class Query:
         self.stopped = True
 
 
+@pytest.mark.parametrize(("meanwhile", "missed"), [(50, False), (150, True)])
+def test_batches_that_spark_has_forgotten_are_told(meanwhile: int, missed: bool) -> None:
+    """It keeps 100 events, and a terminal that is stopped (Ctrl-S) holds up who reads them."""
+    query: Any = Query()
+    (first,) = query.recentProgress
+
+    class Stopped(io.StringIO):
+        def write(self, text: str) -> int:
+            if len(query.recentProgress) == 1:
+                for number in range(1, meanwhile + 1):
+                    other = {"batchId": number, "timestamp": f"2026-11-26T00:{number // 60:02}:{number % 60:02}.000Z"}
+                    newer = SimpleNamespace(**vars(first) | other)
+                    query.recentProgress = [*query.recentProgress, newer][-100:]
+            return super().write(text)
+
+    progress = cli.Progress(Stopped())
+    for _ in range(3):
+        progress.update(query)
+    assert progress.missed is missed
+    assert ("and others that were not counted" in progress.summary()) is missed
+    assert progress.rows == (3 * 101 if missed else 3 * (meanwhile + 1))
+
+
 class Closed(io.StringIO):
     """A pipe whose reader has ended."""
 
