@@ -113,6 +113,8 @@ class SessionEndpoint:
             session.receive_block(event.block)
             self.on_block(event.block)
         elif isinstance(event, ControlReceived):
+            if isinstance(event.control, spec.SessionAttach):  # else a new session would be that of the peer
+                raise ProtocolError(f"{event.control.NAME} arrived, which is for the client to send")
             session.receive_control(event.control)
             if isinstance(event.control, spec.SessionDetach | spec.SessionDetached):
                 return session.error

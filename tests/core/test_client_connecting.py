@@ -24,7 +24,8 @@ from amqp_core.errors import (
 from amqp_core.failover import redirected_to
 from amqp_core.transport import Transport
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10.framing import PROTOCOL_HEADER
+from amqp_core.v0_10._codec import encode_control
+from amqp_core.v0_10.framing import PROTOCOL_HEADER, encode_control_frame
 from tests.support.fakepeer import HOST, FakePeer, Peer, serve
 from tests.support.ports import free_port
 
@@ -318,3 +319,19 @@ def test_no_mechanism_suits() -> None:
         pytest.raises(AuthenticationFailed, match="the broker offers GSSAPI"),
     ):
         server.connect()
+
+
+def test_a_broker_that_attaches_the_session_breaks_the_protocol_and_the_next_host_is_tried() -> None:
+    def attaching(peer: Peer) -> None:
+        def output() -> bytes:
+            data = peer.connection.data_to_send()
+            return data + attach if data and peer._opened else data
+
+        attach = encode_control_frame(0, encode_control(spec.SessionAttach(name=b"theirs")))
+        peer._output = output
+        peer.serve()
+
+    with FakePeer(attaching) as first, FakePeer(serve) as second:
+        with pytest.raises(ProtocolError, match=r"session\.attach arrived"):
+            first.connect()
+        second.connect(hosts=((HOST, first.port), (HOST, second.port))).sync()
