@@ -105,18 +105,19 @@ def _read(transport: Transport, connection: Connection010 | Connection09, listen
     """Read until the port has shown what it speaks; else raise the error that says why it does not."""
     deadline = monotonic() + timeout
     while not listener.has_heard():
+        is_late = monotonic() >= deadline
         data = transport.read()
-        if data is None:
-            if monotonic() >= deadline:
-                what = f"the answer to a protocol header ({timeout:g} s)"
-                raise DeadlineExceeded(CoreCondition.DEADLINE_EXCEEDED(peer=transport.peer, what=what))
+        if data is None and not is_late:
             transport.wait(deadline - monotonic())
             continue
-        events = connection.receive_data(data) if data else connection.receive_eof()
+        events = connection.receive_eof() if data == b"" else connection.receive_data(data or b"")
         if listener.has_heard():
             return  # the connection has ended, since the listener has refused to log in
         error = next((event.error for event in events if isinstance(event, Ended)), None)
         if error is not None:
             raise error
-        if not data:
+        if data == b"":
             raise connection_lost(transport.peer, "it was closed without an answer")
+        if is_late:  # nothing came, or something else without an end
+            what = f"the answer to a protocol header ({timeout:g} s)"
+            raise DeadlineExceeded(CoreCondition.DEADLINE_EXCEEDED(peer=transport.peer, what=what))

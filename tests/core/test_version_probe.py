@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import socket
 import threading
-from contextlib import closing, contextmanager
+import time
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from amqp_core.errors import AmqpError, ConnectionFailed, ConnectionLost, DeadlineExceeded, ProtocolError
 from amqp_core.transport import resolve
+from amqp_core.v0_10 import spec
+from amqp_core.v0_10._codec import encode_control
+from amqp_core.v0_10.framing import PROTOCOL_HEADER, encode_control_frame
 from amqp_core.version_probe import VERSIONS, ask
 
 if TYPE_CHECKING:
@@ -84,6 +88,20 @@ def test_a_port_that_is_silent() -> None:
         with pytest.raises(DeadlineExceeded, match="did not answer in time"):
             ask(HOST, port, "0-9-1", timeout=0.1)
         done.set()
+
+
+def test_a_port_that_sends_heartbeats_only_is_given_up() -> None:
+    heartbeats = encode_control_frame(0, encode_control(spec.ConnectionHeartbeat())) * 20_000
+
+    def handle(connection: socket.socket) -> None:
+        connection.sendall(PROTOCOL_HEADER)
+        until = time.monotonic() + 5
+        with suppress(OSError):
+            while time.monotonic() < until:
+                connection.sendall(heartbeats)
+
+    with serving(handle) as port, pytest.raises(DeadlineExceeded):
+        ask(HOST, port, "0-10", timeout=0.5)
 
 
 def test_addresses_of_a_name() -> None:
