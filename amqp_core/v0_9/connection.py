@@ -85,7 +85,7 @@ class Connection(BaseConnection[Event, Frame]):
         version: ``0-9-1`` or ``0-9``: the protocol header.
         heartbeat: seconds between heartbeats, requested (client) or offered (server); 0: no heartbeats.
         max_frame_size: frame-max, the largest frame in bytes, at least 4096; ``None``: as the server offers, and
-            131,072 if it sets no limit.
+            131,072 if it sets no limit; no more than a message may have.
         max_message_bytes: the largest accepted message, in bytes of all its frames.
         channel_max: the greatest channel that the server role offers.
         authenticate: ``(mechanism, response) -> challenge``, ``None`` when the login is complete; raises
@@ -145,6 +145,8 @@ class Connection(BaseConnection[Event, Frame]):
         self.virtual_host = virtual_host
         self.peer_properties: dict[str, object] = {}
         self._wished_frame_size = max_frame_size
+        # A frame is held until it is whole: one that is no message must not take more memory than the largest message.
+        self._most_unwished = max(DEFAULT_FRAME_MAX, max_message_bytes)
         self._login = login
         self._authenticate = authenticate
         self._client_properties = client_properties or {}
@@ -390,7 +392,7 @@ class Connection(BaseConnection[Event, Frame]):
         offered = method.frame_max or max(DEFAULT_FRAME_MAX, self._wished_frame_size or 0)
         if offered < MIN_MAX_FRAME_SIZE:
             raise ProtocolError(f"connection.tune offers frames of {offered} bytes; {MIN_MAX_FRAME_SIZE} is the least")
-        self.max_frame_size = min(self._wished_frame_size or offered, offered)
+        self.max_frame_size = min(self._wished_frame_size or self._most_unwished, offered)
         self.channel_max = min(method.channel_max or MOST_CHANNELS, MOST_CHANNELS)
         # A server that offers 0 asks for no heartbeats, but sends and expects those that the client asks for.
         wished = self.heartbeat_s

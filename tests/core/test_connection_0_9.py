@@ -119,6 +119,18 @@ def test_the_answer_to_tune_is_never_above_the_offer_nor_zero(wished: int | None
     assert opened == spec.ConnectionOpen(virtual_host="vh")
 
 
+def test_without_a_wish_no_frame_may_be_larger_than_a_message() -> None:
+    us = client(max_message_bytes=1 << 20)
+    us.receive_data(method(START))
+    us.receive_data(method(spec.ConnectionTune(channel_max=0, frame_max=0xFFFFFFFF, heartbeat=60)))
+    us.receive_data(method(spec.ConnectionOpenOk()))
+    assert us.max_frame_size == 1 << 20
+    assert us.state is State.OPEN
+    (ended,) = us.receive_data(bytes((METHOD, 0, 3)) + (0xFFFFFFF0).to_bytes(4))
+    assert isinstance(ended, Ended)
+    assert isinstance(ended.error, DecodeError)
+
+
 def test_a_secret_is_replaced_and_the_broker_blocks_and_unblocks() -> None:
     us, them = client(), server()
     pump(us, them)
