@@ -61,6 +61,7 @@ class BaseConnection(ABC, Generic[EventT, FrameT]):
         self._received_limit = received_limit
         self._scan = scanner
         self._scanning = False
+        self._failed = False  # at an error of the peer that was found here
         self._tail = b""
         self._out: list[bytes] = []
 
@@ -73,6 +74,11 @@ class BaseConnection(ABC, Generic[EventT, FrameT]):
     def under_way_bytes(self) -> int:
         """See :attr:`.BlockScanner.under_way_bytes`; 0 where messages are not scanned."""
         return 0 if self._scan is None else self._scan.under_way_bytes
+
+    @property
+    def is_ended_by_peer(self) -> bool:
+        """Whether the peer has ended the connection, or has answered its end; not where this side has given it up."""
+        return self.state is State.CLOSED and not self._failed
 
     def data_to_send(self) -> bytes:
         """Return and clear the bytes that wait to be written."""
@@ -102,6 +108,7 @@ class BaseConnection(ABC, Generic[EventT, FrameT]):
                     return events
             self._receive_frames(data, events)
         except AmqpError as error:
+            self._failed = True
             self._fail(error, events)
         return events
 

@@ -12,7 +12,7 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from amqp_core.connection_states import Ended, Opened, Redirected, Role, State
+from amqp_core.connection_states import Ended, Opened, Redirected, Role
 from amqp_core.errors import AmqpError, ProtocolError
 from amqp_core.failover import Redirect
 from amqp_core.pump import Pump
@@ -198,7 +198,7 @@ class Driver(Pump):
         Return whether the broker has ended the connection, too.
         """
         self.end(self._say_goodbye)
-        return self.connection.state is State.CLOSED
+        return self.connection.is_ended_by_peer
 
     def _say_goodbye(self, deadline: float) -> None:
         self.session.detach()

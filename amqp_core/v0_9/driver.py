@@ -11,7 +11,7 @@ import math
 import os
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
-from amqp_core.connection_states import Ended, Opened, Redirected, Role, State
+from amqp_core.connection_states import Ended, Opened, Redirected, Role
 from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import AmqpError, ConnectionFailed, ProtocolError, ResourceLimitExceeded
 from amqp_core.failover import Redirect
@@ -231,7 +231,7 @@ class Driver(Pump):
         Return whether the broker has ended the connection, too.
         """
         self.end(self._say_goodbye)
-        return self.connection.state is State.CLOSED
+        return self.connection.is_ended_by_peer
 
     def _say_goodbye(self, deadline: float) -> None:
         self.connection.close()

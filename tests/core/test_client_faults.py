@@ -485,3 +485,17 @@ def test_what_does_not_fit_the_wire_leaves_the_session_usable() -> None:
             client.publish(Message(b"x"), routing_key="k" * 256)
         client.publish(Message(b"x"), routing_key="k")
         client.confirm()
+
+
+def test_close_after_an_error_that_was_found_here_does_not_say_that_the_broker_has_answered() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.expect(spec.ExecutionSync)
+        peer.raw(GARBAGE[0])
+        peer.silent()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        with pytest.raises(ProtocolError):
+            client.sync()
+        assert client.close() is False
