@@ -282,12 +282,23 @@ class Pump:
         self.heard_at = monotonic()
         if data:
             self.received_bytes += len(data)
-            error = self._endpoint.receive(data)
+            error = self._process(data)
         else:
             reason = f"the peer closed it without a word{self._hint()}"
             error = self._endpoint.receive_eof() or connection_lost(self.transport.peer, reason)
         if error is not None:
             self._break(error)
+
+    def _process(self, data: bytes) -> AmqpError | None:
+        try:
+            return self._endpoint.receive(data)
+        except AmqpError:
+            raise
+        except BaseException as error:
+            # What is not processed is gone: the ids of what comes later would be those of other messages.
+            reason = f"a call was interrupted while it processed what had arrived ({type(error).__name__})"
+            self._break(connection_lost(self.transport.peer, reason))
+            raise
 
     def _hint(self) -> str:
         """Likely reason of a peer that closes before it has sent its protocol header, as Broker-J does."""

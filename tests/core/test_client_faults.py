@@ -499,3 +499,27 @@ def test_close_after_an_error_that_was_found_here_does_not_say_that_the_broker_h
         with pytest.raises(ProtocolError):
             client.sync()
         assert client.close() is False
+
+
+def test_a_call_that_is_interrupted_while_it_processes_messages_ends_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The messages behind would be numbered as those that were not processed, and these would be accepted instead."""
+
+    def script(peer: Peer) -> None:
+        peer.subscribed()
+        peer.transfer(b"1", b"2")
+        peer.serve()
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        subscription = receiving(client)
+        with monkeypatch.context() as patched:
+            patched.setattr(client._driver.session, "receive_block", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                subscription.take_blocks(10.0)
+        with pytest.raises(ConnectionLost, match="interrupted while it processed"):
+            client.accept([(0, 0)], sync=True)
