@@ -46,21 +46,38 @@ class Log:
         self.allowed = 0
         self.at = 0
         self.settled: set[int] = set()
+        self.stalls_at = -1
+        self.arrived: list[Block] = []
+        self.is_ceasing = self.ceased = False
+        self.most_held = 0
 
     def subscribe(self, _log: str, *, max_unsettled: int, arguments: dict[str, object]) -> Log:
         self.allowed, self.at = (
             self.counted - len(self.settled) + max_unsettled,
             cast("int", arguments["x-stream-offset"]),
         )
+        self.is_ceasing = self.ceased = False
         return self
 
+    def cease(self) -> None:
+        self.is_ceasing = True
+
     def cancel(self) -> None:
+        while not self.ceased:  # the answer comes behind all that it was asked for before
+            self.is_ceasing = True
+            self.arrived += self.take_blocks(0)
+        self.most_held = max(self.most_held, sum(len(block.ends) for block in self.arrived))
         self.allowed = 0
 
     def take_arrived(self) -> list[Block]:
-        return []
+        taken, self.arrived = self.arrived, []
+        return taken
 
     def take_blocks(self, seconds: float) -> list[Block]:
+        if self.at == self.stalls_at:
+            self.stalls_at = -1
+            self.clock.now += seconds
+            return []
         frames: list[bytes] = []
         while self.counted < self.allowed + len(self.settled) and self.at < 1000 and len(frames) < 7:
             offset, self.at = self.at, self.at + 1
@@ -73,6 +90,7 @@ class Log:
                 tag = self.tag + len(frames) + 1
                 frames.append(wire.delivery(tag, b"%d" % offset, properties=wire.properties(headers=headers)))
         if not frames:
+            self.ceased = self.is_ceasing
             self.clock.now += seconds
             return []
         first, self.tag = self.tag + 1, self.tag + len(frames)
@@ -143,3 +161,12 @@ def test_the_time_that_spark_works_on_rows_is_no_silence_of_the_broker(monkeypat
         rows += batch.column(0).to_pylist()
         log.clock.now += range_reader.SILENT_SECONDS
     assert rows == [str(offset) for offset in (*range(100, 167), 168)]
+
+
+@pytest.mark.parametrize("stalls_at", [100, 121])
+def test_what_is_under_way_after_a_stall_is_not_kept_in_memory(monkeypatch: pytest.MonkeyPatch, stalls_at: int) -> None:
+    """A connection that stands still for some seconds, as after lost packets, then brings all that was asked for."""
+    log = Log(Clock())
+    log.stalls_at = stalls_at
+    assert read(monkeypatch, log, 200) == [str(offset) for offset in range(100, 200)]
+    assert log.most_held == 0

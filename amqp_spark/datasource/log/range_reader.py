@@ -39,6 +39,8 @@ PREFETCH: Final = 10_000
 more are asked for than the range has: what is under way at its end has to be read before the connection closes."""
 NUDGE_SECONDS: Final = 5.0
 """After so long without a message the broker is asked for more of them than the range needs."""
+END_SECONDS: Final = 0.1
+"""How often it is seen whether a subscription has ended."""
 SILENT_SECONDS: Final = 60.0
 """A range whose messages do not come for so long is not in the log."""
 
@@ -189,11 +191,12 @@ class RangeReader:
         prefetch = min(PREFETCH, left)
         left -= prefetch
         subscription = subscribe(client, self._log, self._at, prefetch)
-        is_bounded = True
+        is_bounded, is_ending = True, False
         last: Block | None = None
         heard = time.monotonic()
         while True:
-            blocks = subscription.take_blocks(NUDGE_SECONDS)
+            blocks = subscription.take_blocks(END_SECONDS if is_ending else NUDGE_SECONDS)
+            has_ended = is_ending and subscription.ceased  # nothing comes behind these blocks
             if blocks:
                 last = blocks[-1]
                 for block in blocks:
@@ -209,11 +212,13 @@ class RangeReader:
                     SparkCondition.LOG_ENDS_EARLY(stream=self._log, at=self._at, end=self._end, seconds=SILENT_SECONDS)
                 )
             elif is_bounded:
-                is_bounded = False
+                is_bounded, is_ending = False, True
+                # Not cancel(): its answer comes behind all that is under way, which it would keep in memory.
+                subscription.cease()
+            if has_ended:
+                is_ending = False
                 subscription.cancel()
-                late = subscription.take_arrived()
-                yield from late
-                last, at = late[-1] if late else last, self._at
+                at = self._at
                 if last is not None:
                     client.accept([(1, last.first_id + len(last.ends) - 1)])
                     at = self._offset(client, last, len(last.ends) - 1) + 1
