@@ -45,3 +45,19 @@ def test_a_log_that_is_made_again_while_a_batch_is_planned_is_noticed(monkeypatc
     reader._verified = 1
     with pytest.raises(LogError, match=r"AMQP_LOG_REPLACED\] Stream 's' has another message before offset 17"):
         reader._plan(PROBE, {"s": LogOffset(17, OLD.hex())})
+
+
+def test_the_end_that_a_node_has_told_that_lags_behind_the_checkpoint_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next node has what the batches before had read, and more: AvailableNow ended without it."""
+    reader = reader_of(monkeypatch, lambda since: LogEntry(since, OLD), known_end=50, end=200)
+    assert reader._plan(PROBE, {"s": LogOffset(100, OLD.hex())}) == {"s": LogOffset(200, OLD.hex())}
+
+
+def test_the_end_that_was_known_before_a_lost_connection_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log was made again, and is shorter; at its beginning nothing else tells. Or this node lags behind."""
+    reader = reader_of(monkeypatch, lambda since: LogEntry(since, NEW) if since < 10 else None, known_end=1000, end=10)
+    reader._bounded = False
+    monkeypatch.setattr(LogProbe, "has_news", lambda *_: True)
+    assert reader._plan(PROBE, {"s": LogOffset(0)}) == {"s": LogOffset(10, NEW.hex())}

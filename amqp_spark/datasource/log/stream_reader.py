@@ -176,8 +176,11 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for log, start in starts.items():
             if found[log] == start:
                 found[log] = start_or_first(probe, log, start, fail=fail)
-                if found[log] != start:
+                # A node that lags behind, as that of the connection before, may have told an end before the start.
+                if found[log] != start or (self._bounded and self._ends.get(log, 0) < start.offset):
                     self._forget_end(probe, log)
+                elif not self._bounded:
+                    self._ends.pop(log, None)  # at this node, or of a new log, it may be less
         self._verified = self._broker.sessions
         return found
 
