@@ -187,6 +187,16 @@ def test_a_log_that_ends_early_is_neither_the_same_nor_another_one(
             same(monkeypatch, messages, slow=slow)
 
 
+def test_a_log_that_has_messages_before_the_one_that_was_read_and_not_that_one_is_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was not removed: that begins with the first ones. The new log has a compressed sub-entry there."""
+    answering(monkeypatch, lambda since, _patience_s: LogEntry(40 if since == "first" else 110, DIGEST))
+    found = positions.difference(LogProbe(cast("Any", None)), "s", LogOffset(100, DIGEST.hex()))
+    assert "AMQP_LOG_REPLACED" in str(found)
+    assert positions.difference(LogProbe(cast("Any", None)), "s", LogOffset(100)) is None
+
+
 def test_a_node_that_lags_is_asked_again_although_it_may_send_the_message_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """What did not come before the node sent its last message may have come since."""
     answers = [None, LogEntry(99, DIGEST)]

@@ -77,7 +77,12 @@ def difference(probe: LogProbe, log: str, mark: LogOffset) -> LogError | None:
     before = _sought(probe, log, mark.offset - 1)
     if before is None:
         raise LogTooShort(log, mark.offset)
-    if before.offset != mark.offset - 1 or agrees(before.digest, mark.digest):
+    if before.offset == mark.offset - 1:
+        is_same = agrees(before.digest, mark.digest)
+    else:  # removed, unless there are messages before it: the first ones are removed first
+        first = None if mark.digest is None else probe.entry(log, FIRST)
+        is_same = first is None or first.offset >= mark.offset
+    if is_same:
         return None
     return LogError(
         SparkCondition.LOG_REPLACED(
