@@ -70,8 +70,8 @@ def require_kept_state(client: Client, *, changes_consumer: bool = False) -> Non
 
     Args:
         client: of the broker.
-        changes_consumer: whether more than a look at the state of a consumer is asked for; that of a quorum queue, in
-            its spool, can be looked at.
+        changes_consumer: whether the caller changes the state of a consumer. The state of a quorum queue is in its
+            spool, and can only be shown.
 
     Raises:
         UnsupportedModeError: it has none; the text names the alternative.

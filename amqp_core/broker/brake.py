@@ -59,9 +59,9 @@ class Brake(Generic[_E]):
         self._update()
 
     def end(self) -> None:
-        """The client has closed the connection, as it was told at once: what waits is carried out, and nothing follows.
+        """The client has closed the connection. Process what waits: nothing follows it.
 
-        Else it might never be: the client closes its socket now.
+        The client already has connection.close-ok and closes its socket, so that later would be too late.
         """
         self._ended = True
         self._update()

@@ -21,6 +21,7 @@ from tests.support.taking import again, bodies, receiving
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.subscription import Subscription
 
 
@@ -97,10 +98,12 @@ def test_a_peer_that_sends_heartbeats_and_leaves_stops_unanswered_is_lost(monkey
 def test_a_stop_is_answered_behind_transfers_however_long_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amqp_core.v0_10.awaited_stop.SILENCE_S", 0.5)
 
+    due = threading.Semaphore(0)
+
     def script(peer: Peer) -> None:
         def transfers_first(_stop: spec.Command) -> None:
             for _ in range(8):
-                time.sleep(0.2)  # together longer than a silent broker may take
+                assert due.acquire(timeout=15)
                 peer.transfer(b"under way")
 
         peer.hooks[spec.MessageStop] = transfers_first
@@ -110,7 +113,10 @@ def test_a_stop_is_answered_behind_transfers_however_long_they_take(monkeypatch:
     with FakePeer(script) as server:
         subscription = receiving(server.connect())
         subscription.renew(5)
-        assert bodies(subscription, 8) == [b"under way"] * 8
+        for _ in range(8):  # together longer than a silent broker may take
+            assert not subscription.take_blocks(0.2)
+            due.release()
+            assert bodies(subscription, 1) == [b"under way"]
 
 
 def test_stops_that_are_answered_after_the_next_one_was_sent_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +154,18 @@ def message_of_short_waits(subscription: Subscription) -> bytes:
     return message.body
 
 
+def stopped_behind_an_accept(client: Client, silence_timeout_s: float = 0.0) -> Subscription:
+    """A subscription that has sent message.stop behind the accept of its first message."""
+    subscription = receiving(client)
+    assert bodies(subscription, 1) == [b"before"]
+    client.accept([(0, 0)], silence_timeout_s=silence_timeout_s)
+    subscription.renew(5)
+    return subscription
+
+
 def test_a_stop_behind_accepts_that_took_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amqp_core.v0_10.awaited_stop.SILENCE_S", 0.5)
+    stored, stopped = threading.Event(), threading.Event()
 
     def script(peer: Peer) -> None:
         peer.subscribed()
@@ -157,27 +173,31 @@ def test_a_stop_behind_accepts_that_took_long_is_waited_for(monkeypatch: pytest.
         peer.completing = False  # its thread stores
         accept, _ = peer.expect(spec.MessageAccept)
         stop, _ = peer.expect(spec.MessageStop)
-        time.sleep(0.8)  # the silence that was announced
+        assert stored.wait(15)
         peer.control(spec.SessionCompleted(commands=[(0, accept)]))
-        time.sleep(0.3)  # more rounds without data
+        assert stopped.wait(15)
         peer.control(spec.SessionCompleted(commands=[(0, stop)]))
         peer.transfer(b"late")
         peer.silent()
 
     with FakePeer(script) as server:
-        client = server.connect()
-        subscription = receiving(client)
-        assert bodies(subscription, 1) == [b"before"]
-        client.accept([(0, 0)], silence_timeout_s=30.0)
-        subscription.renew(5)
+        subscription = stopped_behind_an_accept(server.connect(), silence_timeout_s=30.0)
+        for _ in range(8):  # the silence that was announced
+            assert not subscription.take_blocks(0.1)
+        stored.set()
+        for _ in range(3):  # more rounds without data
+            assert not subscription.take_blocks(0.1)
+        stopped.set()
         assert message_of_short_waits(subscription) == b"late"
 
 
 def test_a_stop_may_be_unanswered_for_two_long_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amqp_core.v0_10.awaited_stop.SILENCE_S", 0.2)
 
+    stored = threading.Event()
+
     def script(peer: Peer) -> None:
-        peer.hooks[spec.MessageAccept] = lambda _: time.sleep(1.0)  # it stores, which needs no announcement
+        peer.hooks[spec.MessageAccept] = lambda _: stored.wait(15)  # which needs no announcement
         peer.subscribed()
         peer.transfer(b"before")
         peer.expect(spec.MessageStop)
@@ -185,11 +205,10 @@ def test_a_stop_may_be_unanswered_for_two_long_heartbeats(monkeypatch: pytest.Mo
         peer.serve()
 
     with FakePeer(script, heartbeat=1) as server:
-        client = server.connect(heartbeat=1)
-        subscription = receiving(client)
-        assert bodies(subscription, 1) == [b"before"]
-        client.accept([(0, 0)])
-        subscription.renew(5)
+        subscription = stopped_behind_an_accept(server.connect(heartbeat=1))
+        for _ in range(10):
+            assert not subscription.take_blocks(0.1)
+        stored.set()
         assert message_of_short_waits(subscription) == b"late"
 
 
@@ -231,11 +250,7 @@ def test_without_heartbeats_a_broker_that_stores_accepts_may_be_silent(monkeypat
         peer.serve()
 
     with FakePeer(script) as server:
-        client = server.connect()
-        subscription = receiving(client)
-        assert bodies(subscription, 1) == [b"before"]
-        client.accept([(0, 0)], silence_timeout_s=30.0)
-        subscription.renew(5)
+        subscription = stopped_behind_an_accept(server.connect(), silence_timeout_s=30.0)
         for _ in range(4):
             assert not subscription.take_blocks(0.2)
         stored.set()

@@ -18,6 +18,7 @@ from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import DONE, OPEN, WriterState
 from amqp_spark.state.xids import Run
 from tests.spark.commit_support import NAMES, WriterBroker, driver
+from tests.support.hosts_tried import hosts_tried
 
 if TYPE_CHECKING:
     from amqp_core.address import ConnectOptions
@@ -364,14 +365,7 @@ def test_lost_connections_are_made_again_until_it_is_too_often(fake: WriterBroke
 
 
 def test_after_a_loss_the_next_host_is_tried_first(fake: WriterBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[str] = []
-    connect = fake.connect
-
-    def connecting(options: ConnectOptions) -> Client:
-        tried.append(options.hosts[0][0])
-        return connect(options)
-
-    monkeypatch.setattr(fake, "connect", connecting)
+    tried = hosts_tried(fake, monkeypatch)
     fake.fails["recover"] = [ConnectionLost("cut")]
     assert driver(fake, url="amqp://fake,b").commit([fake.task(0)], 0)
     assert tried == ["fake", "b"]

@@ -32,13 +32,13 @@ from amqp_spark.sink.prepared_transactions import BATCH_WRITES, PreparedBranch, 
 from amqp_spark.state.xids import parse_branch, parse_xid
 from amqp_spark.timeouts import OTHERS_SECONDS
 from tests.support.fake_broker import FakeBroker, FakeClient, FakeTransactions, Script
+from tests.support.hosts_tried import hosts_tried
 from tests.support.tasks import ExactlyOnceTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from amqp_core.address import ConnectOptions
-    from amqp_core.api import Client, Xid
+    from amqp_core.api import Xid
 
 SCHEMA = StructType().add("body", "string").add("routing_key", "string")
 BEGIN = ["declare", "select", "start", "set_timeout"]
@@ -203,19 +203,6 @@ def test_after_a_loss_among_the_rows_the_branch_is_rolled_back_at_the_next_host(
     with pytest.raises(PublishFailed, match="lost in the middle"):
         Tasks(fake, url="amqp://fake,b").run(rows(2))
     assert (tried, len(fake.rolled_back)) == (["fake", "b"], 1)
-
-
-def hosts_tried(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The hosts that connections try first, which this list gets."""
-    tried: list[str] = []
-    connect = fake.connect
-
-    def connecting(options: ConnectOptions) -> Client:
-        tried.append(options.hosts[0][0])
-        return connect(options)
-
-    monkeypatch.setattr(fake, "connect", connecting)
-    return tried
 
 
 def test_a_kept_connection_that_broke_costs_no_attempt(fake: FakeBroker) -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from amqp_core.address import ConnectOptions
     from amqp_core.api import Client
+    from amqp_spark.sink.statistics import Statistics
     from tests.support.fakepeer_0_9 import Peer
 
 pytestmark = pytest.mark.usefixtures("no_time_passes")
@@ -142,6 +143,15 @@ def test_a_channel_that_the_broker_closed_for_its_own_reasons_is_no_refusal(code
         Task(broker, {"retry.maxAttempts": 2}).run(rows(4))
 
 
+def published_by_a_client(count: int, **given: object) -> Statistics:
+    """Run a task of so many rows, with real clients of 0-9-1."""
+    options = SinkOptions.parse({"protocol": "0-9-1", "routingKey": "q", "retry.maxDelay": 0.02} | given)
+    with closing(Connections()) as pool:
+        plan = MessagePlan.build(StructType().add("body", "string"), options)
+        task = TaskWriter(plan, AtLeastOnce(options, TaskId("the-query", 7, 1), connections=pool))
+        return task.run([rows(count).select(["body"])])
+
+
 def test_a_task_goes_on_when_a_real_client_loses_its_channel() -> None:
     """After a message that was confirmed, and before any; LavinMQ closes it so while its disk is nearly full."""
     found: list[bytes] = []
@@ -164,12 +174,7 @@ def test_a_task_goes_on_when_a_real_client_loses_its_channel() -> None:
 
     with FakePeer(script) as server:
         url = f"amqp://127.0.0.1:{server.port}"
-        given = {"url": url, "protocol": "0-9-1", "routingKey": "q", "retry.maxDelay": 0.02}
-        options = SinkOptions.parse(given)
-        with closing(Connections()) as pool:
-            plan = MessagePlan.build(StructType().add("body", "string"), options)
-            task = TaskWriter(plan, AtLeastOnce(options, TaskId("the-query", 7, 1), connections=pool))
-            statistics = task.run([rows(5).select(["body"])])
+        statistics = published_by_a_client(5, url=url)
     assert (statistics.messages, statistics.retries) == (5, 3)
     assert set(found) >= {b"row-%04d" % number for number in range(1, 5)}, "what was not confirmed came again"
 
@@ -190,12 +195,7 @@ def test_after_a_loss_the_next_host_is_tried_first() -> None:
 
     with FakePeer(lost) as first, FakePeer(good) as second:
         url = f"amqp://127.0.0.1:{first.port},127.0.0.1:{second.port}"
-        given = {"url": url, "protocol": "0-9-1", "routingKey": "q", "retry.maxAttempts": 1, "retry.maxDelay": 0.02}
-        options = SinkOptions.parse(given)
-        with closing(Connections()) as pool:
-            plan = MessagePlan.build(StructType().add("body", "string"), options)
-            task = TaskWriter(plan, AtLeastOnce(options, TaskId("the-query", 7, 1), connections=pool))
-            statistics = task.run([rows(3).select(["body"])])
+        statistics = published_by_a_client(3, url=url, **{"retry.maxAttempts": 1})
     assert (statistics.messages, statistics.retries) == (3, 1)
     assert found == [b"row-0000", b"row-0001", b"row-0002"]
 

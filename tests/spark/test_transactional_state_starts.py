@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -79,6 +79,17 @@ def test_a_start_that_is_refused_because_of_its_queues_leaves_no_claim(fake: Fak
     assert bodies(again.restart_batch() or []) == numbers(10, 10)
 
 
+def older_copy_is_refused(
+    consumers: Consumers, first: Driver, offsets: list[Any], commits: int, *, because: str
+) -> None:
+    """A start of the queues q and r with an older copy of the checkpoint of a query fails, and says why."""
+    copy = Driver(consumers("q,r"), first)
+    copy.offsets, copy.commits = offsets, commits
+    with pytest.raises(OffsetError, match=f"AMQP_CHECKPOINT_MISMATCH.*{because}"):
+        copy.latest()
+    stopped(copy)
+
+
 def test_a_start_that_is_refused_because_of_one_queue_changes_nothing_of_the_others(
     fake: FakeBroker, consumers: Consumers
 ) -> None:
@@ -94,11 +105,7 @@ def test_a_start_that_is_refused_because_of_one_queue_changes_nothing_of_the_oth
     while first.trigger(fail=True) is None:
         pass
     stopped(first)
-    copy = Driver(consumers("q,r"), first)
-    copy.offsets, copy.commits = offsets, commits
-    with pytest.raises(OffsetError, match=r"AMQP_CHECKPOINT_MISMATCH.*queue 'r'"):
-        copy.latest()
-    stopped(copy)
+    older_copy_is_refused(consumers, first, offsets, commits, because="queue 'r'")
     again = Driver(consumers("q,r"), first)
     replayed = bodies(again.restart_batch() or [])
     assert replayed
@@ -117,11 +124,7 @@ def test_an_older_copy_of_the_checkpoint_is_refused_because_of_a_queue_that_had_
     first.rows(20)
     idle_until(first, lambda: not any(state.owned for state in states(fake)))
     stopped(first)
-    copy = Driver(consumers("q,r"), first)
-    copy.offsets, copy.commits = offsets, commits
-    with pytest.raises(OffsetError, match=r"AMQP_CHECKPOINT_MISMATCH.*queue 'q': the checkpoint is at the start, but"):
-        copy.latest()
-    stopped(copy)
+    older_copy_is_refused(consumers, first, offsets, commits, because="queue 'q': the checkpoint is at the start, but")
     fake.publish("q", *numbers(10, 30))
     assert bodies(Driver(consumers("q,r"), first).trigger_until_rows())[0] == b"000030"
 

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.session import Session
 
 MOST_BEYOND: Final = 16 << 20
-"""Bytes that a client may publish after it was told to stop: what it had under way. Then it is not read any more.
+"""Bytes that the broker takes from a client after message.stop, which the client may have sent before it arrived. Then
+the broker does not read from the client until it lets it go on.
 
-They are counted as for the memory limit: small messages take many times their size.
+Each message counts with the memory that it takes, as for the memory limit.
 """
 # Clients read it as a signed number, and as no limit.
 _NO_LIMIT: Final = 0x7FFFFFFF

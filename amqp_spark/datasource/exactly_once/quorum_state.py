@@ -351,7 +351,7 @@ class QuorumState:
         if found and self._watch.shows(found, self._heads()):
             self._are_taken_back = True
             # At once: the session may end for another reason, such as the lack of room, before :meth:`resolve`.
-            self._doubts = {file: each.again for file, each in self._acknowledged.items()} | self._doubts
+            self._doubts = self._doubted()
 
     def take_again(self) -> tuple[int, int]:
         """Numbers of messages that were dropped for good since the last call, and of those that were kept."""
@@ -478,11 +478,15 @@ class QuorumState:
     def _heads(self) -> list[Head]:
         return [*(each.head for each in self._acknowledged.values()), self._withheld, self._head()]
 
+    def _doubted(self) -> dict[str, bool]:
+        """The files in doubt, and those of all batches that this session has acknowledged."""
+        return {file: each.again for file, each in self._acknowledged.items()} | self._doubts
+
     def _doubt_again(self) -> NoReturn:
         """Doubt all that this session has acknowledged, since messages were taken back from it, and end it."""
         assert self.body is not None
         owned = [batch.file for batch in ConsumerState.load(self.body).owned]
-        known = {file: each.again for file, each in self._acknowledged.items()} | self._doubts
+        known = self._doubted()
         self._doubts = {file: known[file] for file in owned if file in known}
         self.note()
         raise ConsumerStalled(SparkCondition.MESSAGES_TAKEN_BACK(queue=self._consumer.queue))

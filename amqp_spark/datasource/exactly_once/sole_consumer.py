@@ -32,14 +32,14 @@ def dying_seconds(consumer: Consumer) -> float:
 
 
 class SoleConsumer:
-    """Counts the consumers of the queue until ours is the only one; begins anew with each session."""
+    """Asks for the number of consumers of the queue until ours is the only one; begins anew with each session."""
 
     def __init__(self, consumer: Consumer, locks: StateLocks) -> None:
         self._consumer = consumer
         self._locks = locks
         self._begun_at = 0.0
         self._since: float | None = None
-        """Since when the queue has said so."""
+        """Since when the broker has counted one consumer."""
         self._is_known = False
 
     def restart(self, now: float) -> None:
@@ -47,7 +47,7 @@ class SoleConsumer:
         self._begun_at, self._since, self._is_known = now, None, False
 
     def is_known(self, session: Client, now: float) -> bool:
-        """Whether the queue has said so long enough; it is asked until then.
+        """Whether the broker counts one consumer for :data:`CERTAIN_SECONDS`. Once it does, it is not asked again.
 
         Raises:
             StateError: another consumer has been there for too long: it may hold messages in doubt.

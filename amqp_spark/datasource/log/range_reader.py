@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PREFETCH: Final = 10_000
-"""Most messages that the broker sends ahead. What is not read waits in the socket, so their size does not matter. No
-more are asked for than the range has: what is under way at its end has to be read before the connection closes."""
+"""Most messages that the broker sends ahead. What is not read waits in the socket, so their size does not matter. A
+task allows no more than its range has: it has to read all that the broker has sent before its connection closes."""
 NUDGE_SECONDS: Final = 5.0
-"""After so long without a message the broker is asked for more of them than the range needs."""
+"""After so long without a message a task subscribes again, and allows :data:`PREFETCH` messages."""
 END_SECONDS: Final = 0.1
-"""How often it is seen whether a subscription has ended."""
+"""Pause between two checks whether the subscription has ended."""
 SILENT_SECONDS: Final = 60.0
 """A range whose messages do not come for so long is not in the log."""
 
@@ -185,7 +185,8 @@ class RangeReader:
         """What the broker sends. It is allowed to send as many messages as the range has; each that is settled allows
         another one.
 
-        Where those do not come, the broker counts messages that it does not send. Then it is asked for more.
+        If no message comes for :data:`NUDGE_SECONDS`, the broker may count messages that it does not send. Then the
+        task subscribes again, and allows more.
         """
         left = self._end - self._at
         prefetch = min(PREFETCH, left)
