@@ -45,7 +45,8 @@ class OwnedBatch:
     """Transfers ``[begin, end)`` of an epoch that were accepted: only a spool file still has their bytes.
 
     Attributes:
-        epoch, sequence: identify the batch; the sequence continues over all epochs.
+        epoch, sequence: identify the batch; the sequence continues over all epochs and all queues of the consumer: the
+            parts of one batch of Spark have the same.
         begin, end: positions.
         nbytes: bytes of its transfers.
         file: name of the file, without directory.
@@ -87,7 +88,7 @@ class ConsumerState:
         consumer_id, queue: the owner.
         spool: directory of its files.
         epoch: raised by every process that takes the state.
-        sequence: of the batch that is owned next.
+        sequence: of the batch that is owned next, at least: another queue may be ahead.
         finished: the end of the last batch that Spark has committed and that is no longer owned.
         owned: oldest first.
         instance: random id of this state; the consumer may have had others, or has others on other brokers. The names

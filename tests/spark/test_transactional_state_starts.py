@@ -14,7 +14,16 @@ from amqp_spark.errors import OffsetError, StateError
 from amqp_spark.spool import spool
 from tests.spark.driver import Driver, bodies, running
 from tests.spark.reader_support import numbers
-from tests.spark.transactional_state_support import Consumers, files, fresh, idle_until, planned, states, stopped
+from tests.spark.transactional_state_support import (
+    Consumers,
+    files,
+    fresh,
+    idle_until,
+    planned,
+    slow_to_return,
+    states,
+    stopped,
+)
 
 if TYPE_CHECKING:
     from amqp_spark.datasource.receive_buffer import QueueBuffer
@@ -127,6 +136,35 @@ def test_an_older_copy_of_the_checkpoint_is_refused_because_of_a_queue_that_had_
     older_copy_is_refused(consumers, first, offsets, commits, because="queue 'q': the checkpoint is at the start, but")
     fake.publish("q", *numbers(10, 30))
     assert bodies(Driver(consumers("q,r"), first).trigger_until_rows())[0] == b"000030"
+
+
+@pytest.mark.parametrize("order", ["qr", "rq"])
+def test_an_older_copy_of_the_checkpoint_gets_the_batches_that_it_lacks_as_they_were(
+    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    """As after a power cut that took the latest files of the checkpoint, while the state still owns these batches.
+    Together they would have the id of the first, which the sink knows and skips."""
+    slow_to_return(monkeypatch)
+    first = Driver(consumers("q,r"))
+    for queue in order:
+        fake.publish(queue, *numbers(10))
+    first.rows(20)
+    idle_until(first, lambda: not any(state.owned for state in states(fake)))
+    offsets, commits = list(first.offsets), first.commits
+    run = running(first.reader)
+    assert run is not None
+    batches = []
+    for begin, queue in enumerate(order, 1):
+        fake.publish(queue, *numbers(10, 10 * begin))
+        fake.wait(lambda: run._receiver.held.waiting == 10)  # a call without a batch would drop the one before
+        batches.append(bodies(first.trigger_until_rows()))
+    for _start in range(2):
+        assert [len(state.owned) for state in states(fake)] == [1, 1]
+        fake.cut()
+        copy = Driver(consumers("q,r"), first)
+        copy.offsets, copy.commits = list(offsets), commits
+        copy.rows(20)
+        assert [bodies(batch) for batch in copy.batches] == batches
 
 
 @pytest.mark.parametrize("adopt", [False, True])

@@ -25,13 +25,11 @@ class Entry:
         batch: its record in the state message.
         held: its bytes, under its positions; ``None`` while they are in the spool only.
         finished: Spark has committed it; the next transaction drops it from the state.
-        turn: entries planned together have the same turn and are offered together; 0: planned by an earlier process.
     """
 
     batch: OwnedBatch
     held: QueueBuffer | None = None
     finished: bool = False
-    turn: int = 0
 
     @property
     def offset(self) -> QueueOffset:

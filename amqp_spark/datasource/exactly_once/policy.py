@@ -63,7 +63,6 @@ class ExactlyOncePolicy:
         self._owners: dict[str, TransactionalState] = {}
         self._planning = threading.Lock()
         self._pace = CommitPace()
-        self._turn = 0
         self._decided: set[str] = set()
         """Queues whose first offset from Spark was checked against the state."""
         self.receiver = Receiver(options, connector, owners=self._owner)
@@ -133,8 +132,9 @@ class ExactlyOncePolicy:
                 queue: next((entry for entry in owner.entries if not entry.finished), None)
                 for queue, owner in self._owners.items()
             }
-        turn = min((entry.turn for entry in first.values() if entry is not None), default=0)
-        return {queue: entry.offset for queue, entry in first.items() if entry is not None and entry.turn == turn}
+        found = {queue: entry for queue, entry in first.items() if entry is not None}
+        sequence = min((entry.batch.sequence for entry in found.values()), default=0)
+        return {queue: entry.offset for queue, entry in found.items() if entry.batch.sequence == sequence}
 
     def ranges(self, starts: Mapping[str, QueueOffset], ends: Mapping[str, QueueOffset]) -> list[Range]:
         """See :class:`.DeliveryPolicy`; loads the bytes of the batches into memory."""
@@ -293,10 +293,11 @@ class ExactlyOncePolicy:
 
     def _plan(self, max_messages: int | None, max_bytes: int) -> bool:
         with self._lock:
-            self._turn += 1
             buffers = tuple(self._held.buffers.values())
-            measured = measure_batch(buffers, max_messages=max_messages, max_bytes=max_bytes, turn=self._turn)
-            slices = [BatchPart(self._owners[each.queue], each, end, size, self._turn) for each, end, size in measured]
+            # Over all queues: after any restart the parts of one batch are known, and the order of the batches.
+            sequence = max(owner.state.sequence for owner in self._owners.values() if owner.state is not None)
+            measured = measure_batch(buffers, max_messages=max_messages, max_bytes=max_bytes, turn=sequence)
+            slices = [BatchPart(self._owners[each.queue], each, end, size, sequence) for each, end, size in measured]
         try:
             for each in slices:
                 each.write()

@@ -463,16 +463,16 @@ def _sent(attempt: _Attempt) -> None:
 class BatchPart:
     """One queue's part of a batch: measured, then written, then owned."""
 
-    def __init__(self, owner: TransactionalState, buffer: QueueBuffer, end: int, size: int, turn: int) -> None:
+    def __init__(self, owner: TransactionalState, buffer: QueueBuffer, end: int, size: int, sequence: int) -> None:
         state = owner.state
         assert state is not None
         self.owner = owner
         held = buffer.copy(buffer.planned, end)
         batch = OwnedBatch(
-            epoch=state.epoch, sequence=state.sequence, begin=buffer.planned, end=end, nbytes=size, file="", checksum=""
+            epoch=state.epoch, sequence=sequence, begin=buffer.planned, end=end, nbytes=size, file="", checksum=""
         )
         self.change = Change(
-            entry=Entry(batch, held, turn=turn),
+            entry=Entry(batch, held),
             size=size,
             accept=held.ids(batch.begin, end),
             incarnation=buffer.incarnation,
