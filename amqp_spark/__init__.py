@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqp_spark.active_session import activate
 
@@ -22,13 +22,27 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from amqp_core.version import __version__
+    from amqp_spark import errors, functions, monitoring, sink
     from amqp_spark.data_source import AmqpDataSource
     from amqp_spark.diagnosis.examination import doctor
     from amqp_spark.options import SourceOptions
 
 _log = logging.getLogger(__name__)
 
-__all__ = ["AmqpDataSource", "__version__", "doctor", "register", "validate"]
+_MODULES: Final = frozenset({"errors", "functions", "monitoring", "sink"})
+"""Public modules: ``amqp_spark.sink.AmqpBatchSink`` needs no further import."""
+
+__all__ = [
+    "AmqpDataSource",
+    "__version__",
+    "doctor",
+    "errors",
+    "functions",
+    "monitoring",
+    "register",
+    "sink",
+    "validate",
+]
 
 
 def register(spark: SparkSession) -> None:
@@ -116,6 +130,8 @@ def __getattr__(name: str) -> object:
         return importlib.import_module("amqp_spark.data_source").AmqpDataSource
     if name == "__version__":
         return importlib.import_module("amqp_core.version").__version__
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -29,6 +29,15 @@ def test_every_public_name_is_there(package: str) -> None:
         assert getattr(module, name) is not None
 
 
+@pytest.mark.parametrize(
+    "name", ["sink.AmqpBatchSink", "sink.check", "functions.decode_headers", "monitoring.Metrics", "errors.OptionError"]
+)
+def test_names_of_the_documents_need_the_package_only(name: str) -> None:
+    """In a process of its own: here other tests have imported the modules."""
+    code = f"import amqp_spark; print(amqp_spark.{name})"
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True)
+
+
 def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
     module = importlib.import_module("amqp_spark.sink")
     with pytest.raises(AttributeError, match="nothing"):
