@@ -226,6 +226,16 @@ def test_the_raw_loop_takes_and_accepts_everything(broker: Broker, queue: str) -
         assert env.depth(queue) == 0
 
 
+@pytest.mark.parametrize("kind", [Environment, RabbitMQEnvironment])
+def test_the_broker_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch, kind: type[Environment]) -> None:
+    for name, value in {"URL": "amqp://broker.example:5673/market", "USERNAME": "bench", "PASSWORD": "secret"}.items():
+        monkeypatch.setenv(f"AMQP_{name}", value)
+    with kind(sizes=Sizes.quick(), quiet=True, warms=False) as env:
+        options = env.connect_options
+    assert (options.hosts, options.virtual_host) == ((("broker.example", 5673),), "market")
+    assert (options.username, options.password) == ("bench", "secret")
+
+
 def test_an_unknown_name_is_answered_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["drain_rato"]) == 2
     said = capsys.readouterr().err
