@@ -167,7 +167,7 @@ def site_of(options: Mapping[str, object]) -> Site:
         settings.connect_options(),
         queues=queues,
         exchanges=(str(exchange or ""),) if given & {"exchange", "routingkey"} else (),
-        exactly_once=str(lowered.get("deliveryguarantee") or "").lower() == EXACTLY_ONCE,
+        exactly_once=str(lowered.get("deliveryguarantee") or "").strip().lower() == EXACTLY_ONCE,
         declares=declares,
         queue_type=queue_type,
     )

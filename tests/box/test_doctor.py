@@ -518,6 +518,7 @@ def test_the_function_takes_a_value_that_suits_one_side() -> None:
     site = site_of({"url": "amqp://h", "deliveryGuarantee": "at-most-once", "queueType": "quorum"})
     assert (site.exactly_once, site.queues) == (False, ())
     assert site_of({"url": "amqp://h", "deliveryGuarantee": "exactly-once"}).exactly_once
+    assert site_of({"url": "amqp://h", "deliveryGuarantee": " Exactly-once"}).exactly_once  # as source and sink take it
 
 
 def test_a_text_of_an_error_becomes_value_and_advice() -> None:
