@@ -15,6 +15,7 @@ from amqp_core.v0_10._read import read_map_typed
 from amqp_spark.arrow.columns.values import name_of
 from amqp_spark.arrow.decode import COLUMNS as READABLE
 from amqp_spark.arrow.decode import DEFAULT_SCHEMA
+from amqp_spark.arrow.decode.schema import DEFAULT_CORRUPT_COLUMN
 from amqp_spark.arrow.encode import MessagePlan
 from amqp_spark.arrow.encode.schema import COLUMNS, IGNORED, WIRE_TYPES, schema_problems
 from amqp_spark.errors import OptionError, SchemaError
@@ -87,6 +88,11 @@ def test_what_a_publisher_cannot_set_is_ignored_whatever_its_type(name: str) -> 
     schema = t.StructType([BODY, t.StructField(name, t.ArrayType(t.DoubleType()))])
     plan = MessagePlan.build(schema, sink_options())
     assert set(plan.columns) == {"body"}
+
+
+def test_rows_with_a_column_of_what_did_not_fit_are_not_sent_unnoticed() -> None:
+    (problem,) = problems(fields(("body", TEXT), (DEFAULT_CORRUPT_COLUMN, TEXT)))
+    assert problem.startswith(f"[AMQP_COLUMN_UNKNOWN] There is no column '{DEFAULT_CORRUPT_COLUMN}'.")
 
 
 def test_names_are_compared_without_case() -> None:
