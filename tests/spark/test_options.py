@@ -67,7 +67,15 @@ def test_keys_come_in_any_case() -> None:
 
 
 def test_sparks_own_keys_are_ignored() -> None:
-    keys = {"path": "/x", "checkpointLocation": "/y", "queryname": "z", "spark.x": "1", "__internal": "2"}
+    keys = {
+        "path": "/x",
+        "paths": '["/x"]',
+        "outputMode": "append",
+        "checkpointLocation": "/y",
+        "queryname": "z",
+        "spark.x": "1",
+        "__internal": "2",
+    }
     assert SourceOptions.parse({**MINIMAL, **keys}) == parse()
     assert parse(username=None) == parse()
 
