@@ -1,4 +1,4 @@
-"""``python -m tests.matrix.soak --minutes N``: a publisher, an exactly-once query to a queue, and a random killer.
+"""``python -m tests.matrix.soak --minutes N``: a publisher, an exactly-once query over two queues, and a random killer.
 
 Ids that the publisher does not know the outcome of, since its broker was killed, may arrive or not, but not twice;
 every other one must arrive exactly once, with the bytes that were published. Exit code 1: they did not, or something
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from amqp_core.api import Client
 
 NAME = "soak"
-SOURCE_QUEUE, TARGET_QUEUE = "soak-in", "soak-out"
+SOURCE_QUEUES, TARGET_QUEUE = ("soak-in-a", "soak-in-b"), "soak-out"
 VHOST = "durable"
 HEARTBEAT_S = 2
 VICTIMS = ("driver", "reader", "worker", "broker", "connection", "freeze")
@@ -45,13 +45,14 @@ _MOST_WAITING = 20_000
 
 
 class Publisher(threading.Thread):
-    """Publishes ids without gaps at a steady rate, until it is stopped."""
+    """Publishes ids without gaps at a steady rate, to random queues, until it is stopped."""
 
-    def __init__(self, place: Place, ledger: Ledger, rate: float) -> None:
+    def __init__(self, place: Place, ledger: Ledger, rate: float, seed: int) -> None:
         super().__init__(name="soak-publisher", daemon=True)
         self._place = place
         self._ledger = ledger
         self._pause_s = _PER_CONFIRM / rate
+        self._random = random.Random(f"queues {seed}")
         self.stopping = threading.Event()
         self.next = 0
         self.failure: BaseException | None = None
@@ -69,10 +70,10 @@ class Publisher(threading.Thread):
             try:
                 if client is None:
                     client = BROKER_J.connect(self._place.broker, VHOST)
-                if depth(client, SOURCE_QUEUE) > _MOST_WAITING:
+                if waiting(client) > _MOST_WAITING:
                     continue
                 self.next = numbers.stop
-                publish(client, SOURCE_QUEUE, map(body_of, numbers), durable=True)
+                publish(client, self._random.choice(SOURCE_QUEUES), map(body_of, numbers), durable=True)
             except (AmqpError, OutcomeUnknown, OSError):
                 if self.next == numbers.stop:
                     self._ledger.unsure.update(numbers)
@@ -85,6 +86,11 @@ class Publisher(threading.Thread):
                 self._ledger.sure.update(numbers)
         if client is not None:
             client.close()
+
+
+def waiting(client: Client) -> int:
+    """Number of messages in the source queues."""
+    return sum(depth(client, queue) for queue in SOURCE_QUEUES)
 
 
 class Soak:
@@ -114,7 +120,7 @@ class Soak:
             entry=entry,
             source=common
             | {
-                "queue": SOURCE_QUEUE,
+                "queue": ",".join(SOURCE_QUEUES),
                 "consumerId": NAME,
                 "spoolLocation": str(place.directory / "spool"),
                 "maxMessagesPerTrigger": "2000",
@@ -240,14 +246,16 @@ class Soak:
             except QueryProcessFailed as failure:
                 error = str(failure)
             self._note(error)
-            if error is None and not depth(self._place.client(VHOST), SOURCE_QUEUE):
+            if error is None and not waiting(self._place.client(VHOST)):
                 return
         raise AssertionError(f"the query does not come to an end: {''.join(self.errors[-1:])[:2000]}")
 
     def left(self) -> list[str]:
         """Leftovers at the end."""
         client = self._place.client(VHOST)
-        found = leftovers.of_consumer(client, Names(CONSUMER, NAME))
+        found = []
+        for index in range(len(SOURCE_QUEUES)):
+            found += leftovers.of_consumer(client, Names(CONSUMER, NAME, index))
         found += leftovers.of_writer(client, Names(WRITER, NAME))
         found += leftovers.of_branches(client, NAME)
         return found + leftovers.of_spool(self._place.directory / "spool")
@@ -271,9 +279,9 @@ def run(options: argparse.Namespace, seed: int) -> list[str]:
     moments = random.Random(f"moments {seed}")
     with Place(slots=4) as place:
         soak = Soak(place, options.entry, seed)
-        for queue in (SOURCE_QUEUE, TARGET_QUEUE):
+        for queue in (*SOURCE_QUEUES, TARGET_QUEUE):
             place.client(VHOST).declare_queue(queue, durable=True)
-        publisher = Publisher(place, soak.ledger, options.rate)
+        publisher = Publisher(place, soak.ledger, options.rate, seed)
         publisher.start()
         end = time.monotonic() + 60 * options.minutes
         bar = tqdm(total=round(60 * options.minutes), unit="s", file=sys.stderr, dynamic_ncols=True)
