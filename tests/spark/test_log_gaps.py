@@ -260,6 +260,9 @@ class SlowSubscription:
         self.broker.clock.now += seconds
         return self.take_arrived()
 
+    def bound(self, _admits: object) -> None:
+        pass
+
     def cancel(self) -> None:
         pass
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from array import array
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -13,11 +14,13 @@ from amqp_core.blocks import Block
 from amqp_core.errors import DeadlineExceeded, ResourceDeleted
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.connection import CONSUMING
+from amqp_core.v0_9.subscription import Subscription
 from amqp_spark.datasource.log import positions
 from amqp_spark.datasource.log import probe as probe_module
 from amqp_spark.datasource.log.offsets import LogOffset
 from amqp_spark.datasource.log.probe import LogProbe
 from amqp_spark.options.log_positions import Edge, Since
+from tests.support import wire_0_9 as wire
 from tests.support.clock import Clock
 from tests.support.fakepeer_0_9 import FakePeer, Peer
 
@@ -56,6 +59,9 @@ class WrittenLog:
             count = upto - self.sent
             self.arrived.append(Block(b"m" * count, array("I", range(1, count + 1)), self.sent))
             self.sent = upto
+
+    def bound(self, admits: Callable[[int, int, int], bool]) -> None:
+        pass
 
     def sync(self) -> None:
         self.clock.now += self.answer_s
@@ -168,6 +174,9 @@ class LogSubscription:
             self.logs.clock.now += seconds
         return found
 
+    def bound(self, admits: Callable[[int, int, int], bool]) -> None:
+        pass
+
     def cancel(self) -> None:
         self.logs.subscribed -= 1
 
@@ -238,3 +247,53 @@ def test_an_empty_log_is_not_taken_for_empty_once_the_broker_has_ended_its_subsc
         ends = True
         with pytest.raises(ResourceDeleted, match="AMQP_CONSUMER_CANCELLED"):
             probe.end("s", certain=False)
+
+
+@pytest.mark.parametrize("certain", [True, False])
+def test_of_a_last_chunk_of_large_messages_little_is_kept(monkeypatch: pytest.MonkeyPatch, *, certain: bool) -> None:
+    """All that the prefetch allows comes before the broker's answer."""
+    size, count = 100_000, 60
+    monkeypatch.setattr(probe_module, "KEPT_BYTES", 5 * size)
+    monkeypatch.setattr(probe_module, "CHUNK_MESSAGES", count // 2)
+    kept: list[int] = []
+    receive = Subscription.receive_block
+
+    def received(self: Subscription, block: Block) -> None:
+        receive(self, block)
+        kept.append(sum(len(each.frames) for each in self._blocks))
+
+    monkeypatch.setattr(Subscription, "receive_block", received)
+    acked: list[int] = [0]
+
+    def script(peer: Peer) -> None:
+        sent, most = 0, count
+
+        def on_frame(frame: Frame) -> None:
+            nonlocal sent, most
+            if frame.payload.startswith(spec.BasicCancel.CODE.to_bytes(4)):
+                most = sent
+            if frame.payload.startswith(spec.BasicAck.CODE.to_bytes(4)):
+                acked.append(int.from_bytes(frame.payload[4:12]))
+            if frame.payload.startswith(spec.ChannelFlow.CODE.to_bytes(4)):
+                while sent < min(most, acked[-1] + count // 2):
+                    headers = wire.table((b"x-stream-offset", b"l" + struct.pack(">q", 700 + sent)))
+                    sent += 1
+                    properties = wire.properties(headers=headers)
+                    peer.raw(wire.delivery(sent, bytes(size), properties=properties, consumer=b"s1", channel=CONSUMING))
+
+        peer.answers |= {
+            spec.BasicQos: spec.BasicQosOk(),
+            spec.BasicConsume: spec.BasicConsumeOk(consumer_tag="s1"),
+            spec.BasicCancel: spec.BasicCancelOk(consumer_tag="s1"),
+        }
+        peer.on_frame = on_frame
+        peer.open()
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        client.read_at_most(2 * size)
+        assert LogProbe(client).end("s", certain=certain) == 700 + (count if certain else count // 2)
+        client.sync()  # the broker has read the acks
+    assert max(kept) <= 8 * size
+    assert acked[-1] >= (count if certain else count // 2), "what was not kept is settled, too"

@@ -6,6 +6,7 @@ nothing if the offset is beyond its end.
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +36,11 @@ others may write all the time."""
 MOST_SECONDS: Final = 5.0
 """The same, while as many messages come as the prefetch allows: the last chunk may have more."""
 CHUNK_MESSAGES: Final = 10_000
-"""Prefetch while the last chunk is read. RabbitMQ sends a chunk at once, as far as the prefetch allows."""
+"""Prefetch while the last chunk is read. RabbitMQ sends a chunk at once, as far as the prefetch allows. A smaller one
+would be used up by messages in compressed sub-entries, which RabbitMQ counts and does not send."""
+KEPT_BYTES: Final = 4 << 20
+"""Most bytes of a chunk that are kept while an answer is waited for, besides what is read at once: only the offset of
+its last message is wanted."""
 
 
 def subscribe(client: Client, log: str, since: str | int, prefetch: int) -> Subscription:
@@ -63,6 +68,8 @@ class LogProbe:
         """Messages that have arrived for watched logs. They are settled when the watch ends, lest more arrive."""
         self._silent: dict[str, Subscription] = {}
         """Logs without a message when they were asked for the first one, and the subscriptions that would get it."""
+        self._passed: list[tuple[int, int]] = []
+        """Numbers of messages that have arrived and were not kept; they are settled with the next ones."""
         self.sizes = MessageSizes()
 
     def find_empty(self, logs: Iterable[str]) -> None:
@@ -139,6 +146,7 @@ class LogProbe:
         if self._is_empty(log) and not (certain and self.is_filled(log)):
             return 0
         subscription = subscribe(self._client, log, LAST, CHUNK_MESSAGES)
+        subscription.bound(partial(self._keep_last, log, subscription))
         end = 0
         try:
             self._client.sync()  # the broker sends what there is before it answers
@@ -153,12 +161,21 @@ class LogProbe:
                 if not certain or left <= 0:
                     break
                 self._client.sync()
+                passed = sum(last - first + 1 for first, last in self._passed)
                 blocks = self._take(log, subscription, min(left, LATE_SECONDS))
                 # With prefetch left, the broker has sent all that it had before it answered.
-                has_all = sum(len(block.ends) for block in blocks) < CHUNK_MESSAGES
+                has_all = passed + sum(len(block.ends) for block in blocks) < CHUNK_MESSAGES
         finally:
             self._end(subscription)
         return end
+
+    def _keep_last(self, log: str, subscription: Subscription, _count: int, nbytes: int, under_way: int) -> bool:
+        """Keep none of the messages that wait if they are large, before another one is added to them."""
+        if nbytes > KEPT_BYTES and not under_way:
+            blocks = subscription.take_arrived()
+            self._saw(log, blocks)
+            self._passed += _ids(blocks)
+        return True
 
     def _late_last(self, log: str, subscription: Subscription) -> Sequence[Block]:
         """The last messages of a log that has some, from a broker that has not sent them yet."""
@@ -213,10 +230,13 @@ class LogProbe:
             blocks += subscription.take_blocks(max(0.0, deadline - monotonic()))
             if self._client.under_way_bytes:
                 deadline = monotonic() + seconds
-        for block in blocks:
-            self.sizes.saw(log, len(block.ends), len(block.frames))
+        self._saw(log, blocks)
         self._settle(blocks)
         return blocks
+
+    def _saw(self, log: str, blocks: Sequence[Block]) -> None:
+        for block in blocks:
+            self.sizes.saw(log, len(block.ends), len(block.frames))
 
     def _end(self, subscription: Subscription) -> None:
         """End a subscription, and settle what has arrived: an ack covers all before it only if nothing is left."""
@@ -224,7 +244,7 @@ class LogProbe:
         self._settle(subscription.take_arrived())
 
     def _settle(self, blocks: Sequence[Block]) -> None:
-        ranges = [(block.first_id, block.first_id + len(block.ends) - 1) for block in blocks]
+        ranges, self._passed = [*self._passed, *_ids(blocks)], []
         if ranges:
             self._client.accept(ranges)
 
@@ -233,3 +253,7 @@ class LogProbe:
         if found is None:
             raise LogError(SparkCondition.LOG_IS_QUEUE(queue=log))
         return found
+
+
+def _ids(blocks: Sequence[Block]) -> list[tuple[int, int]]:
+    return [(block.first_id, block.first_id + len(block.ends) - 1) for block in blocks]
