@@ -420,6 +420,11 @@ class SparkCondition(Condition):
         "{consumer}: the state queue {state!r} was deleted while the query ran.",
         "Start the query again with adoptState=true until a batch is committed.",
         "A broker that keeps nothing over a restart loses it, too. The batches of the spool are offered again.")
+    CONSUMER_STATE_CHANGED = (
+        "{consumer}: another process has changed the state since this one has read it.",
+        "If it repeats, run one query at a time for each consumerId.",
+        "A process that was suspended may have been about to write, without knowing that it has lost its lock. The "
+        "source reads the state again.")
     CONSUMER_REPLACED = (
         "{consumer}: another query has taken over the state (its epoch is {found}, ours is {ours}).",
         "Run one query at a time for each consumerId.")

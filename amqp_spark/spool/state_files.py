@@ -37,6 +37,10 @@ class StateFile(NamedTuple):
     content: bytes
 
 
+class StateOutdatedError(Exception):
+    """The state has changed since it was read."""
+
+
 class StateFiles:
     """The files of one state, by its ``name``, in an open spool. Every failure raises a SpoolError."""
 
@@ -44,6 +48,8 @@ class StateFiles:
         self._spool = spool
         self._name = name
         self._pattern = re.compile(re.escape(name) + r"\.([0-9]{10,})-([0-9]{8,})" + re.escape(_ENDING))
+        self.at: tuple[int, int] | None = None
+        """Place of the file that :meth:`latest` has found, or that was written since."""
         self._claims = re.compile(self._pattern.pattern + r"\..+" + re.escape(CLAIM))
 
     def latest(self) -> StateFile | None:
@@ -52,7 +58,12 @@ class StateFiles:
         Empty files are skipped. Some stores (``abfs``) create a file before they have its content. A process that was
         killed in between has not acknowledged anything that this file should record.
         """
-        found = self._latest(below=None)
+        found = self._filled(below=None)
+        self.at = None if found is None else (found.epoch, found.serial)
+        return found
+
+    def _filled(self, *, below: tuple[int, int] | None) -> StateFile | None:
+        found = self._latest(below=below)
         while found is not None and not found.content:
             found = self._latest(below=(found.epoch, found.serial))
         return found
@@ -76,7 +87,12 @@ class StateFiles:
         and what processes have left that were killed in here.
 
         A file that stays empty is replaced: its writer was killed, as :meth:`latest` says.
+
+        Raises:
+            StateOutdatedError: since :meth:`latest` another process has written a file, whose lock no longer counts. It
+                could not know of this epoch, so that it may have deleted batches that ``content`` owns.
         """
+        self._check_newest(epoch)
         with self._spool.location.spool_errors("cannot be written"):
             if self._claim(epoch, content) == b"":
                 self._spool.place.delete(self._file(epoch, 0))
@@ -84,12 +100,18 @@ class StateFiles:
             places = self._places()
             if self._read((epoch, 0)).content != content or max(places) > (epoch, 0):
                 return False
+            try:  # what is written from now on does not count: its writer finds this epoch
+                self._check_newest(epoch)
+            except StateOutdatedError:
+                self._spool.place.delete(self._file(epoch, 0))
+                raise
             for place in places:
                 if place < (epoch, 0):
                     self._delete(self._file(*place))
             for name in self._spool.place.names():
                 if self._claims.fullmatch(name):
                     self._delete(name)
+        self.at = epoch, 0
         return True
 
     def write(self, epoch: int, serial: int, content: bytes) -> int:
@@ -98,10 +120,16 @@ class StateFiles:
         can begin this epoch."""
         with self._spool.location.spool_errors("cannot be written", "the broker keeps messages that are not accepted"):
             self._spool.place.write(self._file(epoch, serial), (content,))
-            latest = max(self._places(), default=(epoch, serial))
+            self.at = epoch, serial
+            latest = max(self._places(), default=self.at)
         if serial > 1:
             self._delete(self._file(epoch, serial - 1))
         return max(epoch, latest[0])
+
+    def _check_newest(self, epoch: int) -> None:
+        found = self._filled(below=(epoch, 0))
+        if found is not None and (found.epoch, found.serial) != self.at:
+            raise StateOutdatedError
 
     def _claim(self, epoch: int, content: bytes) -> bytes:
         """Create the first file of an epoch unless it exists; return what it has, once it is not empty."""

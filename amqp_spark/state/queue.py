@@ -105,6 +105,9 @@ class StateQueue:
             self._bind(self.names.begun)
         return self.body
 
+    def check_newest(self) -> None:
+        """Nothing: this session holds the state message, so that no other one can have changed it."""
+
     def create(self, body: bytes) -> None:
         """Create the queue (durable) and put the first state message there; the message is acquired as well.
         StateError: the login lacks the permission, or the broker does not keep the message."""

@@ -191,6 +191,36 @@ def test_a_process_that_has_lost_its_lock_begins_no_epoch(tmp_path: Path) -> Non
     assert (found.epoch, found.serial) == (7, 1)
 
 
+@pytest.mark.parametrize("is_checked", [True, False], ids=["behind the check of its file", "before"])
+def test_a_start_reads_the_state_again_that_a_suspended_process_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_checked: bool
+) -> None:
+    """That has lost its lock, and drops a finished batch: with its old state the start would lack the file."""
+    queue = Queue(tmp_path)
+    client: Any = queue
+    client.capabilities = SimpleNamespace(counts_deliveries=True, counts_held_messages=False)
+    suspended, starts = queue.process(tmp_path), queue.process(tmp_path)
+    state = ConsumerState("me", "q", str(tmp_path), epoch=7, instance="ab")
+    spool = starts._spool
+    spool.instance = "ab"
+    written = spool.write(epoch=7, sequence=0, begin=0, parts=[memoryview(b"a")], ends=[1])
+    batch = spool.batch(written.file)
+    suspended.create(replace(state, sequence=1, owned=(batch,)).dump())
+
+    def dropped(_batch: OwnedBatch, **_: bool) -> None:
+        monkeypatch.undo()
+        suspended.swap(replace(state, sequence=1, finished=batch.mark).dump())
+        spool.delete(written.file)
+        if not is_checked:
+            spool.check(batch)
+
+    monkeypatch.setattr(spool, "check", dropped)
+    with pytest.raises(ConsumerStalled, match="AMQP_CONSUMER_STATE_CHANGED"):
+        recover(starts._consumer, client, starts, spool)
+    found, _ = recover(starts._consumer, client, starts, spool)
+    assert found == replace(state, epoch=8, sequence=1, finished=batch.mark)
+
+
 def test_the_state_of_another_broker_is_not_taken(tmp_path: Path) -> None:
     body = ConsumerState("me", "q", str(tmp_path), epoch=7, instance="ab").dump()
     one, other = Queue(tmp_path), Queue(tmp_path)

@@ -11,7 +11,7 @@ from amqp_spark.spool import state_files
 from amqp_spark.spool.directories import CLAIM
 from amqp_spark.spool.spool import Spool
 from amqp_spark.spool.spooled_record import SpooledRecord
-from amqp_spark.spool.state_files import StateFiles
+from amqp_spark.spool.state_files import StateFiles, StateOutdatedError
 from amqp_spark.state.records import RecordUnreadable
 from tests.spark.spool_support import faulty_spool
 
@@ -82,6 +82,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_no_error(
 def test_what_a_replaced_process_writes_is_not_the_state(spool: Spool) -> None:
     replaced, ours = StateFiles(spool, "state"), StateFiles(spool, "state")
     assert replaced.begin(7, b"a")
+    assert ours.latest()
     assert ours.begin(8, b"b")
     assert replaced.write(7, 1, b"c") == 8, "it is told the later epoch"
     assert ours.write(8, 1, b"d") == 8
@@ -167,3 +168,39 @@ def test_what_a_process_leaves_that_is_killed_while_it_begins_does_not_stay(tmp_
     assert files.latest() == (7, 0, b"a")
     assert files.begin(8, b"b")
     assert names(place) == ["state.0000000008-00000000.json"]
+
+
+def test_an_epoch_does_not_begin_with_a_state_that_has_changed_since_it_was_read(spool: Spool, tmp_path: Path) -> None:
+    """By a process that was suspended, and has lost its lock: it found no later epoch, so that it went on."""
+    suspended, ours = StateFiles(spool, "state"), StateFiles(spool, "state")
+    assert suspended.begin(7, b"a")
+    assert suspended.write(7, 1, b"owns a batch") == 7
+    assert ours.latest() == (7, 1, b"owns a batch")
+    assert suspended.write(7, 2, b"has deleted it") == 7
+    with pytest.raises(StateOutdatedError):
+        ours.begin(8, b"owns a batch, too")
+    assert ours.latest() == (7, 2, b"has deleted it")
+    assert ours.begin(8, b"b")
+    assert names(tmp_path) == ["state.0000000008-00000000.json"]
+
+
+def test_what_is_written_until_an_epoch_begins_counts(
+    spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suspended, ours = StateFiles(spool, "state"), StateFiles(spool, "state")
+    assert suspended.begin(7, b"a")
+    assert suspended.write(7, 1, b"owns a batch") == 7
+    assert ours.latest() == (7, 1, b"owns a batch")
+    claim = spool.place.claim
+
+    def late(name: str, content: bytes, token: str) -> None:
+        assert suspended.write(7, 2, b"has deleted it") == 7
+        claim(name, content, token)
+
+    monkeypatch.setattr(spool.place, "claim", late)
+    with pytest.raises(StateOutdatedError):
+        ours.begin(8, b"owns a batch, too")
+    monkeypatch.undo()
+    assert ours.latest() == (7, 2, b"has deleted it")
+    assert ours.begin(8, b"b")
+    assert names(tmp_path) == ["state.0000000008-00000000.json"]

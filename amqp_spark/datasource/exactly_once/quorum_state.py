@@ -54,7 +54,7 @@ from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import ConsumerStalled, StateError
 from amqp_spark.spool.spool import BatchLostError
 from amqp_spark.spool.spooled_record import SpooledRecord
-from amqp_spark.spool.state_files import StateFiles
+from amqp_spark.spool.state_files import StateFiles, StateOutdatedError
 from amqp_spark.state.records import ConsumerState, RecordUnreadable
 from amqp_spark.timeouts import accept_timeout
 
@@ -192,6 +192,17 @@ class QuorumState:
     def has(self, names: Names) -> bool:
         """Whether the spool has the state of another queue of the consumer."""
         return meanwhile(self._session, StateFiles(self._spool, names.state).latest) is not None
+
+    def check_newest(self) -> None:
+        """See :meth:`.StateStore.check_newest`: a process whose lock no longer counts may have written another one."""
+        before = self._files.at
+        found = meanwhile(self._session, self._files.latest)
+        if found is None or self._files.at == before:
+            return
+        if self._has_begun:
+            raise self._replaced(found.epoch)
+        self._read = False  # with the doubts
+        raise ConsumerStalled(SparkCondition.CONSUMER_STATE_CHANGED(consumer=self._shown))
 
     def create(self, body: bytes) -> None:
         """Write the first state."""
@@ -409,7 +420,12 @@ class QuorumState:
         if begins:
             # The answer proves that the lock was held when the state was read, however long this process was suspended.
             self._session.sync()
-            if not meanwhile(self._session, lambda: self._files.begin(epoch, content)):
+            try:
+                begun = meanwhile(self._session, lambda: self._files.begin(epoch, content))
+            except StateOutdatedError:
+                self.check_newest()
+                raise
+            if not begun:
                 raise self._replaced(epoch)
             self._epoch, self._serial = epoch, 0
         # Also behind the first file: the second one decides where a file cannot be created exclusively.

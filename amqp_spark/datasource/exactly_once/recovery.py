@@ -45,6 +45,9 @@ class StateStore(Protocol):
     def has(self, names: Names) -> bool:
         """Whether there is the state of another queue."""
 
+    def check_newest(self) -> None:
+        """Raise ConsumerStalled if the state was changed since it was taken, so that it is to be taken again."""
+
     def create(self, body: bytes) -> None:
         """Store the first state."""
 
@@ -89,6 +92,7 @@ def recover(consumer: Consumer, client: Client, owner: StateStore, spool: Spool)
     Raises:
         StateError: the state belongs to another consumer, or is gone although the spool has batches.
         SpoolError: the spool cannot be used, or lacks batches of the state.
+        ConsumerStalled: the state was changed meanwhile: on another session it is taken again.
     """
     meanwhile(client, spool.open)
     anew = _to_begin_anew(consumer, client)
@@ -104,7 +108,11 @@ def recover(consumer: Consumer, client: Client, owner: StateStore, spool: Spool)
         found = loaded(consumer.names, ConsumerState.load, body)
         _check_ours(consumer, found, anew)
         meanwhile(client, lambda: _check_files(consumer, found, spool))
-        state = meanwhile(client, lambda: _with_files(consumer, found, spool))
+        try:
+            state = meanwhile(client, lambda: _with_files(consumer, found, spool))
+        except BatchLostError:
+            owner.check_newest()
+            raise
         spool.instance = state.instance
         # Listed by the state from before this start gave up any batch: a damaged file stays until the next start.
         owned = {batch.file for batch in found.owned}
