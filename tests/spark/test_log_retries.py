@@ -10,6 +10,8 @@ from amqp_core.errors import CommandFailed, NotFound, PreconditionFailed
 from amqp_spark.datasource.log import broker as log_broker
 from amqp_spark.datasource.log import retries as retries_module
 from amqp_spark.datasource.log.broker import LogBroker
+from amqp_spark.datasource.log.offsets import LogOffset
+from amqp_spark.datasource.log.probe import LogProbe
 from amqp_spark.datasource.log.retries import RECOVERY_SECONDS, LogRetries
 from amqp_spark.datasource.log.stream_reader import AmqpLogStreamReader
 from amqp_spark.errors import LogTooShort
@@ -62,9 +64,9 @@ def test_each_other_host_is_tried_at_once(clock: Clock, error: AmqpError) -> Non
     assert retries.pause_after(error) is None
 
 
-def refusing(monkeypatch: pytest.MonkeyPatch) -> LogBroker:
-    """Its broker does not know the log at the first question."""
-    errors = [MISSING]
+def refusing(monkeypatch: pytest.MonkeyPatch, times: int = 1) -> LogBroker:
+    """Its broker does not know the log at the first questions."""
+    errors: list[AmqpError] = [MISSING] * times
 
     def prepare(*_: Any) -> None:
         if errors:
@@ -109,3 +111,37 @@ def test_a_query_knows_the_logs_of_its_checkpoint() -> None:
     reader.latestOffset(start, reader.getDefaultReadLimit())
     reader.partitions(start, end)
     assert broker.known == [False, True, True], "of the first batch of a query, a later one, and a logged one"
+
+
+@pytest.mark.parametrize("logged", [False, True], ids=["the next batch", "a logged batch"])
+def test_available_now_waits_for_the_logs_of_its_checkpoint(monkeypatch: pytest.MonkeyPatch, *, logged: bool) -> None:
+    """Spark asks for the ends first, and tells the checkpoint later."""
+    broker = refusing(monkeypatch, times=2)
+    ends = {"s": 9}
+    monkeypatch.setattr(LogProbe, "find_empty", lambda *_: None)
+    monkeypatch.setattr(LogProbe, "end", lambda _probe, log, *, certain: ends[log] if certain else 0)
+    monkeypatch.setattr(AmqpLogStreamReader, "_verify", lambda _self, _probe, starts: starts)
+    monkeypatch.setattr(AmqpLogStreamReader, "_readable", lambda _self, _probe, starts, _ends: starts)
+    monkeypatch.setattr(AmqpLogStreamReader, "_restarted", lambda *_: {})
+    monkeypatch.setattr(
+        "amqp_spark.datasource.log.stream_reader.marked", lambda _probe, _log, offset: LogOffset(offset)
+    )
+    reader = AmqpLogStreamReader(OPTIONS, log_plan())
+    reader.__dict__["_broker"] = broker
+    start, end = ({"s": {"offset": offset, "version": 1}} for offset in (5, 7))
+    reader.prepareForTriggerAvailableNow()
+    if logged:
+        reader.partitions(start, end)
+        ends["s"] = 11
+        start = end
+    assert reader.latestOffset(start, reader.getDefaultReadLimit()) == {"s": {"offset": 9, "version": 1}}
+    reader.stop()
+
+
+def test_available_now_without_a_checkpoint_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = AmqpLogStreamReader(OPTIONS, log_plan())
+    reader.__dict__["_broker"] = refusing(monkeypatch, times=2)
+    reader.prepareForTriggerAvailableNow()
+    with pytest.raises(NotFound):
+        reader.latestOffset({}, reader.getDefaultReadLimit())
+    reader.stop()

@@ -6,11 +6,13 @@ batch is replayed by reading its ranges again, so that the query is exactly-once
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from amqp_core.errors import NotFound, ResourceDeleted
 from amqp_spark import crashpoints
 from amqp_spark.compat import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 from amqp_spark.connect import connect
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from amqp_spark.options import SourceOptions
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 IDLE_SECONDS: Final = 0.025
 """How long a call waits for messages while there are none."""
@@ -94,8 +98,12 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read the messages that are there now, then end."""
-        self._bounded = True
-        self._ends = self._ask(lambda probe: {log: probe.end(log, certain=True) for log in self._options.queues})
+        self._bounded, self._ends = True, {}
+        try:
+            self._find_ends(known=False)
+        except (NotFound, ResourceDeleted) as error:
+            # The broker may have just started. Spark says next whether there is a checkpoint, which knows the logs.
+            _log.info("%s; it is asked again with the checkpoint, if there is one", error)
 
     def latestOffset(self, start: dict, limit: ReadLimit) -> dict:  # type: ignore[type-arg]  # noqa: N802
         """Plan the next batch; return ``start`` if there is none."""
@@ -108,6 +116,7 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             )
         starts = parse_log_offsets(start, self._options.queues)
+        self._find_ends(known=bool(starts))
         self._pace.begun({log: each.offset for log, each in starts.items()})
         ends = self._ask(lambda probe: self._plan(probe, starts), known=bool(starts))
         if ends == starts:
@@ -123,6 +132,7 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         crashpoints.reached(crashpoints.LOGGED_BEFORE_PARTITIONS)
         starts, ends = (parse_log_offsets(each, self._options.queues) for each in (start, end))
         if ends != self._planned:  # a batch that was logged before a restart
+            self._find_ends(known=True)
             starts = self._ask(lambda probe: self._readable(probe, starts, ends), known=True)
         ranges = [LogRange(log, starts[log].offset, ends[log].offset) for log in starts if log in ends]
         pieces = [piece for each in ranges if each.messages > 0 for piece in cut(each, self._options.num_partitions)]
@@ -146,6 +156,12 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._broker is not None:
             self._broker.close()
             self._broker = None
+
+    def _find_ends(self, *, known: bool) -> None:
+        """Find the ends at which AvailableNow ends, unless they were found; ``known``: as in :meth:`.LogBroker.ask`."""
+        if self._bounded and not self._ends:
+            queues = self._options.queues
+            self._ends = self._ask(lambda probe: {log: probe.end(log, certain=True) for log in queues}, known=known)
 
     def _ask(self, question: Callable[[LogProbe], T], *, known: bool = False) -> T:
         if self._broker is None:
