@@ -582,6 +582,10 @@ class Client(Protocol):
     def under_way_bytes(self) -> int:
         """Bytes of the message of which a large part has arrived, as many as are known of; 0 if there is none."""
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the broker reads nothing of what is sent, since its memory or disk is low (connection.blocked)."""
+
     def read_at_most(self, nbytes: int) -> None:
         """Take at most so many bytes at once from the socket: what arrives after reading is paused, at the latest."""
 

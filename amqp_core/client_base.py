@@ -79,6 +79,12 @@ class BaseClient(Generic[DriverT]):
         return self._driver.connection.max_frame_size
 
     @property
+    def is_blocked(self) -> bool:
+        """Whether the broker reads nothing of what is sent, since its memory or disk is low (connection.blocked): it
+        answers nothing then. AMQP 0-10 has no such state."""
+        return False
+
+    @property
     def under_way_bytes(self) -> int:
         """Bytes of the message of which a large part has arrived, as many as are known of; 0 if there is none.
 

@@ -419,6 +419,11 @@ class Client(PublishingClient):
         if not self.capabilities.checks_rights_first:
             raise not_supported("To ask for a right without using it", self.protocol)
 
+    @property
+    def is_blocked(self) -> bool:
+        """See :attr:`.BaseClient.is_blocked`."""
+        return self._driver.endpoint.blocked is not None
+
     def _forget(self, tag: str) -> None:
         self._subscriptions.pop(tag, None)
 

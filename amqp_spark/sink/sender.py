@@ -150,8 +150,18 @@ class Sender:
             publisher.finish()
         self.judge(publisher.take_rejected())
         if finish and not self.waiting and not self.nacked:
+            if self.link.lease.client.is_blocked and not self._transaction:
+                self._replace_blocked()
             self._routes.verify()
             self._judge_gone()
+
+    def _replace_blocked(self) -> None:
+        """Take another connection for the last queries, which a broker that blocks this one does not answer. It blocks
+        connections that publish, and all is confirmed. Nor would the next task get an answer."""
+        assert self.link is not None
+        link, self.link = self.link, None
+        link.lease.abort()
+        self.link = self.open()
 
     def forget_sent(self) -> None:
         """Forget the answers about routes and the count of discarded messages: all rows will be sent anew."""

@@ -18,6 +18,7 @@ from amqp_core.errors import (
     InternalError,
     PublishingBlocked,
 )
+from amqp_core.v0_9 import spec
 from amqp_core.v0_9.driver import PUBLISHING
 from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.errors import PublishFailed, Unroutable
@@ -352,3 +353,31 @@ def test_a_broker_of_another_protocol_cannot_take_over(rabbit: FakeBroker) -> No
 
     with pytest.raises(PublishFailed, match=r"of another kind \(AMQP 0-10\)"):
         Task(rabbit).run_from(upstream())
+
+
+def test_a_connection_that_is_blocked_behind_the_last_confirm_is_asked_nothing_more() -> None:
+    """It would not answer, so that the task would wait for the call timeout, although all is confirmed."""
+    peers: list[Peer] = []
+
+    def script(peer: Peer) -> None:
+        peers.append(peer)
+        peer.answers[spec.ExchangeDeclare] = spec.ExchangeDeclareOk()
+        peer.open()
+        if len(peers) == 1:
+            peer.published(3)
+            peer.send(spec.ConnectionBlocked(reason="low on memory"), channel=0)
+            peer.ack(3, multiple=True)
+            peer.silent()
+        else:
+            peer.serve()
+
+    with FakePeer(script) as server:
+        given = {"url": f"amqp://127.0.0.1:{server.port}", "protocol": "0-9-1", "exchange": "e", "routingKey": "q"}
+        options = SinkOptions.parse({**given, "retry.maxAttempts": 0})
+        with closing(Connections()) as pool:
+            plan = MessagePlan.build(StructType().add("body", "string"), options)
+            task = TaskWriter(plan, AtLeastOnce(options, TaskId("the-query", 7, 1), connections=pool))
+            statistics = task.run([rows(3).select(["body"])])
+    assert (statistics.messages, statistics.resent) == (3, 0)
+    assert [len(peer.messages) for peer in peers] == [3, 0]
+    assert any(isinstance(method, spec.ExchangeDeclare) for _, method in peers[1].methods), "the exchange is there"

@@ -326,6 +326,10 @@ class FakeClient:
         self.command("service")
 
     @property
+    def is_blocked(self) -> bool:
+        return False
+
+    @property
     def under_way_bytes(self) -> int:
         return 0  # messages come whole
 
