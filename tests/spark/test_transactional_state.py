@@ -13,11 +13,12 @@ import pytest
 from amqp_core.errors import ConnectionLost
 from amqp_spark.datasource import queue_consumer
 from amqp_spark.datasource.exactly_once import transactional_state
+from amqp_spark.datasource.queue_consumer import QueueConsumer
 from amqp_spark.errors import MessageFormatError, OffsetError, SpoolError, StateError
 from amqp_spark.spool import spool
 from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import ConsumerState
-from tests.spark.driver import Driver, bodies, running
+from tests.spark.driver import Driver, bodies, running, through_json
 from tests.spark.reader_support import numbers
 from tests.spark.transactional_state_support import (
     Consumers,
@@ -482,6 +483,23 @@ def test_queues_that_were_planned_ahead_come_with_their_own_batch(fake: FakeBrok
     rows = driver.rows(80)
     assert sorted(bodies(rows)) == numbers(80)
     assert max(len(batch) for batch in driver.batches) == 10
+
+
+def test_a_commit_of_many_queues_wakes_each_consumer_once(
+    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them for each queue took half a minute with 300 queues."""
+    queues = [f"q{number}" for number in range(20)]
+    for queue in queues:
+        fake.queues[queue] = deque()
+        fake.publish(queue, b"body")
+    driver = Driver(consumers(",".join(queues), minMessagesPerTrigger=20))
+    assert len(driver.trigger_until_rows()) == 20
+    woken: list[str] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(QueueConsumer, "wake", lambda consumer: woken.append(consumer.queue))
+        driver.reader.commit(through_json(driver.start))
+    assert sorted(woken) == sorted(queues)
 
 
 def test_a_spool_that_is_full_ahead_is_told_when_spark_asks(

@@ -105,22 +105,23 @@ class ExactlyOncePolicy:
         anew = all(offset.epoch is None for offset in offsets.values())
         for queue in first:  # all of them, before the state of one is changed
             self._check(self._owners[queue], offsets[queue], anew=anew)
+        has_news = False
         for queue, offset in offsets.items():
             owner = self._owners[queue]
             if queue not in self._decided:
                 self._decide(owner, offset, anew=anew)
                 self._decided.add(queue)
             with self._lock:
-                news = any(not entry.finished for entry in owner.entries[: _index(owner, offset) + 1])
-            if news:
+                finished = [entry for entry in owner.entries[: _index(owner, offset) + 1] if not entry.finished]
+            if finished:
+                has_news = True
                 crashpoints.reached(crashpoints.COMMIT_LOGGED)
             with self._lock:
-                for entry in owner.entries[: _index(owner, offset) + 1]:
-                    if not entry.finished:
-                        entry.finish()
-            if news:
-                for consumer in self.receiver.consumers:  # all of them: they may wait for a part of the budget
-                    consumer.wake()
+                for entry in finished:
+                    entry.finish()
+        if has_news:
+            for consumer in self.receiver.consumers:  # all of them: they may wait for a part of the budget
+                consumer.wake()
         for queue in first:
             self._owners[queue].checkpoint_fits()
         self.receiver.raise_failure()
