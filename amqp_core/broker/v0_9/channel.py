@@ -13,6 +13,7 @@ from amqp_core.broker.v0_9.wire import header_of, message_of
 from amqp_core.errors import AmqpError, EncodeError
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.channel import Channel, ChannelMode, ChannelState, WrongMode
+from amqp_core.v0_9.framing import METHOD
 from amqp_core.write_primitives import cut_short
 
 if TYPE_CHECKING:
@@ -130,6 +131,8 @@ class ServerChannel:
 
     def receive(self, frame: Frame) -> None:
         """Process a frame of this channel."""
+        if frame.type == METHOD and int.from_bytes(frame.payload[:4]) == spec.ChannelClose.CODE:
+            self.confirm()  # before channel.close-ok
         was_open, was_active = self.state.state is ChannelState.OPEN, self.state.active
         try:
             received = self.state.receive(frame)

@@ -133,6 +133,7 @@ class ServerConnection(Adapter):
     def _process(self, events: list[Event]) -> None:
         for event in self._brake.let_through(events):
             if isinstance(event, Ended):
+                self._confirm()  # it is written before connection.close-ok
                 self._ended(event.error)
             elif self._is_closed:  # what comes behind an error is dropped (0-9-1 section connection.close)
                 continue
@@ -140,10 +141,8 @@ class ServerConnection(Adapter):
                 self._receive_frame(event.frame)
             elif isinstance(event, Opened):
                 self._opened(self.protocol.virtual_host)
-        unfinished = 0
-        for channel in self._channels.values():
-            channel.confirm()
-            unfinished += channel.state.unfinished_bytes
+        self._confirm()
+        unfinished = self.unfinished_bytes
         if unfinished > self._most_unfinished() and not self.is_closing:
             self._give_up(f"messages of {unfinished} bytes have begun on its channels and not ended")
 
@@ -193,8 +192,7 @@ class ServerConnection(Adapter):
     def close(self, code: spec.ReplyCode, text: str, method: spec.Method | None = None) -> None:
         """Close the connection with an error (connection.close): nothing is delivered to it any more."""
         _log.warning("%s: %s", self.peer, printable(given(text)))
-        for channel in self._channels.values():
-            channel.confirm()
+        self._confirm()
         self.protocol.close(code, cut_short(text), method)
         self._is_closed = True
         self._brake.drop()
@@ -207,6 +205,11 @@ class ServerConnection(Adapter):
         self._wake()
 
     # --- internals
+
+    def _confirm(self) -> None:
+        """Confirm what was published on all channels."""
+        for channel in self._channels.values():
+            channel.confirm()
 
     def _resume(self) -> None:
         for channel in list(self._channels.values()):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from amqp_core.broker.model.messages import Message
 from amqp_core.broker.v0_9.wire import WIRE
 from amqp_core.v0_9 import spec
@@ -104,3 +106,26 @@ def test_the_prefetch_of_a_channel_counts_what_consumers_hold_until_it_is_settle
     peer.send(spec.ChannelClose(200, "", 0, 0), spec.ChannelOpen(), spec.BasicQos(prefetch_count=1, global_=True))
     peer.send(spec.BasicConsume(queue="q"))
     assert peer.bodies[7:] == [b"5"]
+
+
+@pytest.mark.parametrize(
+    ("end", "last"),
+    [
+        (method(1, spec.ChannelClose(200, "", 0, 0)), spec.ChannelCloseOk),
+        (method(0, spec.ConnectionClose(200, "", 0, 0)), spec.ConnectionCloseOk),
+        (b"no frame", spec.ConnectionClose),
+    ],
+    ids=["channel", "connection", "error"],
+)
+def test_what_was_published_is_confirmed_before_the_close_that_came_with_it_is_answered(
+    end: bytes, last: type[spec.Method]
+) -> None:
+    """Nothing is read behind the answer: the client would take messages for lost that are in the queue."""
+    world = World()
+    peer = world.connect()
+    peer.send(spec.QueueDeclare(queue="q", arguments={"x-max-length": 2, "x-overflow": "reject-publish"}))
+    peer.send(spec.ConfirmSelect())
+    peer.send(spec.QueueDeclare(queue="other"), *(publish(b"%d" % number) for number in range(3)), end)
+    assert [type(each) for _, each in peer.methods][-4:] == [spec.QueueDeclareOk, spec.BasicAck, spec.BasicNack, last]
+    assert [(each.delivery_tag, each.multiple) for each in peer.received(spec.BasicAck)] == [(2, True)]
+    assert world.host.queues["q"].message_count == 2
