@@ -89,6 +89,12 @@ class Branch:
         if self.undone is None:
             self.published.append((message, queues))
 
+    def take_accepted(self) -> list[Entry]:
+        """Forget its work; return the messages that it would have settled."""
+        self.published.clear()
+        accepted, self.accepted = self.accepted, []
+        return accepted
+
 
 class Branches:
     """The branches of a virtual host. ``session`` is the object of a session; objects are compared by identity.
@@ -193,11 +199,17 @@ class Branches:
         else:
             self._work.release(entries)
 
-    def leave(self, session: object, now: float) -> None:
-        """A session ends: what it was associated with is undone."""
-        for branch in list(self._branches.values()):
+    def leave(self, session: object, now: float) -> list[Entry]:
+        """A session ends: what it was associated with is undone.
+
+        Return the messages that its branches would have settled. The caller releases them in one call with what the
+        session holds: messages that come back in parts are delivered again in another order than that of their queue.
+        """
+        accepted: list[Entry] = []
+        for branch in self._branches.values():
             if branch.sessions.pop(session, None) is not None:
-                self._undo(branch, Outcome.ROLLED_BACK, now)
+                accepted += self._mark_undone(branch, Outcome.ROLLED_BACK, now)
+        return accepted
 
     # --- its end
 
@@ -257,7 +269,7 @@ class Branches:
         del self._branches[xid]
         if branch.undone is Outcome.TIMED_OUT:
             return branch.undone
-        self._release(branch)
+        self._work.release(branch.take_accepted())
         self._ended(branch)
         return Outcome.OK
 
@@ -315,15 +327,14 @@ class Branches:
         return branch
 
     def _undo(self, branch: Branch, outcome: Outcome, now: float) -> None:
+        self._work.release(self._mark_undone(branch, outcome, now))
+
+    def _mark_undone(self, branch: Branch, outcome: Outcome, now: float) -> list[Entry]:
+        """Drop the work of a branch unless that was done before; return the messages to release."""
         if branch.undone is None:
             branch.undone = outcome
             branch.until, self.has_new_expiry = now + KNOWN_S, True
-            self._release(branch)
-
-    def _release(self, branch: Branch) -> None:
-        branch.published.clear()
-        accepted, branch.accepted = branch.accepted, []
-        self._work.release(accepted)
+        return branch.take_accepted()
 
     def _ended(self, branch: Branch) -> None:
         if branch.prepared and self._work.journal is not None:

@@ -11,6 +11,7 @@ from amqp_core.v0_10 import spec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from amqp_core.broker.model.entries import Entry
     from amqp_core.broker.model.virtual_host import VirtualHost
     from amqp_core.broker.rights import Rights
 
@@ -42,11 +43,12 @@ class Distributed:
         self._clock = clock
         self._rights = rights
 
-    def leave(self) -> None:
-        """The session ends: what it is associated with is rolled back."""
-        if self.selected:
-            self.active = None
-            self._branches.leave(self._session, self._clock())
+    def leave(self) -> list[Entry]:
+        """The session ends: what it is associated with is undone. Return the messages that the caller releases."""
+        if not self.selected:
+            return []
+        self.active = None
+        return self._branches.leave(self._session, self._clock())
 
     def start(self, command: spec.DtxStart) -> spec.XaResult:
         """dtx.start: associate the session with a branch."""

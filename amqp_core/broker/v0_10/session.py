@@ -230,8 +230,7 @@ class ServerSession:
         self._waiting.clear()
         self.connection.names.remove(self.connection.username, self.state.name, self)
         self.stop_consuming()
-        self._distributed.leave()
-        held = self._deliveries.clear() + self._unsent
+        held = self._distributed.leave() + self._deliveries.clear() + self._unsent
         if self._transaction is not None:
             held += self._transaction.take_accepted()
         self._host.release(held)

@@ -13,7 +13,7 @@ from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_command
 from amqp_core.v0_10.framing import COMMAND
 from tests.core.broker.model_support import ME, Host, Sink, bodies, message, refused
-from tests.core.broker.peer_0_10 import Peer, World
+from tests.core.broker.peer_0_10 import Peer, World, ids
 from tests.support.choice import examples
 
 XID = Xid(7, b"global", b"branch")
@@ -211,7 +211,7 @@ def test_a_session_that_ends_undoes_what_it_works_on(host: Host) -> None:
     entry = host.get("q", owner=ME)
     assert entry
     host.branches.accept(branch, [entry])
-    host.branches.leave(ME, 0)
+    host.release(host.branches.leave(ME, 0))
     assert host.waiting() == ["b"]
     assert host.branches.prepare(other, 0) is Outcome.ROLLED_BACK
     assert host.branches.commit(other, 0, one_phase=True) is Outcome.ROLLED_BACK
@@ -260,6 +260,27 @@ def test_a_branch_over_the_wire(peer: Peer) -> None:
     other.subscribe()
     other.flow()
     assert other.bodies == [b"b"]
+
+
+def test_what_a_lost_session_held_inside_and_outside_of_its_branches_comes_back_in_the_order_of_the_queue(
+    peer: Peer,
+) -> None:
+    for number in range(5):
+        peer.publish(b"%d" % number)
+    peer.subscribe()
+    peer.flow()
+    for place, branch in ((3, b"first"), (1, b"second")):
+        xid = spec.Xid(7, b"global", branch)
+        assert status(peer, spec.DtxStart(xid=xid)) == OK
+        peer.call(spec.MessageAccept(transfers=ids(peer, place)))
+        assert status(peer, spec.DtxEnd(xid=xid, suspend=True)) == OK
+    other = peer.world.connect()
+    other.attach(name=b"other")
+    other.subscribe()
+    other.flow()
+    peer.server.lost()
+    other.pump()
+    assert other.bodies == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_transfers_of_a_branch_are_answered_at_once(peer: Peer) -> None:
@@ -476,7 +497,7 @@ class AnyOrder(RuleBasedStateMachine):
             if session in branch.sessions:
                 self.undone(xid)
         self.active.pop(session, None)
-        self.host.branches.leave(session, self.now)
+        self.host.release(self.host.branches.leave(session, self.now))
 
     @rule(seconds=st.sampled_from([1, DEFAULT_TIMEOUT_S, KNOWN_S]))
     def time(self, seconds: float) -> None:
