@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from amqp_core.broker.model.entries import Entry
     from amqp_core.broker.v0_10.subscription import SessionSubscription
 
+MOST_BROWSED: Final = 1 << 16
+"""Browsed transfers of a session that may be acquired; twice as many are remembered at most. A client that does not
+want to acquire need not say so, and may browse the same messages again and again."""
 _FEW: Final = 1000
 
 
@@ -39,7 +42,8 @@ class Deliveries:
             return
         self._browsed[command_id] = entry, subscription
         if len(self._browsed) >= self._prune_at:
-            self._browsed = {each: seen for each, seen in self._browsed.items() if seen[0].state != GONE}
+            waiting = [(each, seen) for each, seen in self._browsed.items() if seen[0].state != GONE]
+            self._browsed = dict(waiting[-MOST_BROWSED:])
             self._prune_at = 2 * len(self._browsed) + _FEW
 
     def take(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, Entry]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from amqp_core.broker.v0_10 import deliveries
 from amqp_core.broker.v0_10.transfer_ids import ids_among
 from amqp_core.sequence_numbers import wire_ranges
 from amqp_core.v0_10 import spec
@@ -82,6 +83,23 @@ def test_browse_and_acquire(peer: Peer, other: Peer) -> None:
     other.call(spec.MessageRelease(transfers=ids(other, 0)))
     assert other.bodies == [b"0"]
     assert waiting(peer) == [b"0", b"2", b"3"]
+
+
+def test_a_session_that_browses_again_and_again_remembers_what_it_was_sent_last(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client may acquire what a cancelled subscription was sent, but need not say that it does not want to."""
+    monkeypatch.setattr(deliveries, "MOST_BROWSED", 50)
+    for number in range(50):
+        peer.publish(b"%d" % number)
+    for _ in range(30):
+        peer.subscribe(acquire_mode=BROWSE)
+        peer.flow()
+        peer.call(spec.MessageCancel(destination="d"))
+    sent = [command_id for command_id, *_ in peer.transfers]
+    first, last = wire_ranges([(sent[0], sent[49])]), wire_ranges([(sent[-50], sent[-1])])
+    assert peer.ask(spec.MessageAcquire(transfers=first), spec.MessageAcquired).transfers == []
+    assert peer.ask(spec.MessageAcquire(transfers=last), spec.MessageAcquired).transfers == last
 
 
 def test_no_more_is_acquired_than_the_answer_can_name(peer: Peer, other: Peer) -> None:
