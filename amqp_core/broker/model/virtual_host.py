@@ -24,6 +24,7 @@ from amqp_core.broker.model.memory import Memory
 from amqp_core.broker.model.queues import Consumer, Entry, Queue, Receiver
 from amqp_core.broker.model.timers import Timers
 from amqp_core.broker.model.topology import Topology
+from amqp_core.broker.model.walks import MOST_SELECTORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -424,7 +425,8 @@ class VirtualHost:
 
         Raises:
             Refused: as ``queue``; ACCESS_REFUSED (there is an exclusive consumer, or any consumer if this one wants
-                to be exclusive); NOT_IMPLEMENTED (a selector, and the queue has a single active consumer).
+                to be exclusive); NOT_IMPLEMENTED (a selector, and the queue has a single active consumer);
+                RESOURCE_LIMIT (a selector, and so many have one that their search takes too long).
         """
         self._clock.advance(now)
         place = self.queue(queue, owner)
@@ -434,6 +436,9 @@ class VirtualHost:
         if selector is not None and not browse and place.settings.single_active_consumer:
             text = f"Queue '{queue}' has a single active consumer, which gets all messages: a selector is not possible"
             raise Refused(Refusal.NOT_IMPLEMENTED, text)
+        if selector is not None and sum(other.selector is not None for other in others) >= MOST_SELECTORS:
+            text = f"Queue '{queue}' has {MOST_SELECTORS} consumers with a selector, the most possible: use more queues"
+            raise Refused(Refusal.RESOURCE_LIMIT, text)
         consumer = Consumer(
             place,
             receiver,

@@ -178,8 +178,7 @@ class ServerSession:
 
     def wake(self) -> None:
         """The client has read, or others had their turn: go on with deliveries, and with what waited for a flush."""
-        for subscription in list(self._subscriptions.values()):
-            subscription.ready()
+        self._ready(self._subscriptions.values())
         while self._flushing is not None:
             if self._flushing.may_get_more:
                 self.connection.resume_later()
@@ -440,8 +439,12 @@ class ServerSession:
         for subscription, size in self._deliveries.completed(self._sent(control.commands)):
             subscription.completed(size)
             changed[subscription.destination] = subscription
-        for subscription in changed.values():
-            subscription.ready()
+        self._ready(changed.values())
+
+    def _ready(self, subscriptions: Iterable[SessionSubscription]) -> None:
+        """Deliver what the credit allows: each queue looks at all its consumers, so once for all of them."""
+        for queue in {each.consumer.queue: None for each in subscriptions if each.consumer and each.has_credit}:
+            queue.ready(self.connection.now)
 
 
 def _unknown(code: int) -> Failed:

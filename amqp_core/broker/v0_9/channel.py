@@ -167,9 +167,9 @@ class ServerChannel:
 
     def wake(self) -> None:
         """The client takes messages again."""
-        for consumer in list(self._consumers.values()):
-            if consumer.consumer is not None:
-                consumer.consumer.queue.ready(self.connection.now)
+        # each queue looks at all its consumers: once for all of them
+        for queue in {each.consumer.queue: None for each in self._consumers.values() if each.consumer is not None}:
+            queue.ready(self.connection.now)
 
     def stop_consuming(self) -> None:
         """Cancel the consumers; what they hold stays held."""

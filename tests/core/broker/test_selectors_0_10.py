@@ -9,12 +9,14 @@ from uuid import UUID
 import pytest
 
 from amqp_core.broker.model.messages import Message
+from amqp_core.broker.model.queues import Queue
+from amqp_core.broker.model.walks import MOST_SELECTORS
 from amqp_core.broker.selection.messages import selector
 from amqp_core.broker.v0_9.wire import WIRE as WIRE_0_9
 from amqp_core.v0_9 import spec as spec_0_9
 from amqp_core.v0_9._codec import encode_header as encode_header_0_9
 from amqp_core.v0_10 import spec
-from tests.core.broker.peer_0_10 import Peer, World
+from tests.core.broker.peer_0_10 import Peer, World, code_of
 
 ID = UUID("0123456789abcdef0123456789abcdef")
 
@@ -161,3 +163,43 @@ def test_a_flush_ends_when_all_is_looked_at_also_in_many_turns(peer: Peer, desti
     before = len(peer.bodies)
     publish(peer, b"later", message={"application_headers": {"n": 5_000}})
     assert (peer.bodies[before:] == []) is (destination == "selects"), "a flush takes the credit back"
+
+
+def test_a_queue_refuses_one_selector_too_many(peer: Peer) -> None:
+    other = peer.world.connect()
+    other.attach(name=b"other")
+    selects = {"x-filter-jms-selector": "n > 0"}
+    for number in range(MOST_SELECTORS):
+        peer.subscribe(destination=f"{number}", arguments=selects)
+    other.subscribe(destination="without")
+    assert code_of(other) is None
+    other.subscribe(arguments=selects)
+    assert code_of(other) == spec.ExecutionErrorCode.RESOURCE_LIMIT_EXCEEDED
+    peer.call(spec.MessageCancel(destination="0"))
+    other.attach(name=b"again")
+    other.subscribe(arguments=selects)
+    assert len(other.received(spec.ExecutionException)) == 1
+
+
+def test_a_queue_is_asked_once_for_all_subscriptions_of_a_session_that_has_read(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks at all its consumers each time: with a thousand of them nobody else was served for seconds."""
+    for number in range(5):
+        peer.subscribe(destination=f"{number}", arguments={"x-filter-jms-selector": f"n = {number}"})
+        peer.flow(2, destination=f"{number}")
+    peer.server.paused = True
+    for number in range(5):
+        publish(peer, b"%d" % number, message={"application_headers": {"n": number}})
+    asked = []
+    ready = Queue.ready
+
+    def noted(queue: Queue, now: float | None = None) -> None:
+        asked.append(queue.name)
+        ready(queue, now)
+
+    monkeypatch.setattr(Queue, "ready", noted)
+    peer.server.paused = False
+    peer.server.written()
+    peer.pump()
+    assert (sorted(peer.bodies), asked) == ([b"0", b"1", b"2", b"3", b"4"], ["q"])
