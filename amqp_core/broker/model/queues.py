@@ -306,8 +306,7 @@ class Queue:
             self._dead_letters.add(entry.message, self, "delivery_limit", now)
             entry.forget()
         self._offer(now)
-        if self._limits.drops:
-            self._trim(now)
+        self.trim(now)
 
     def purge(self) -> int:
         """Drop what waits; return how many there were."""
@@ -423,9 +422,8 @@ class Queue:
                 return
         if entry.expires is not None and entry.expires <= now:
             self.expire(now)
-        if self._limits.drops:
-            self._trim(now)
-        elif self._limits.throttles and self._limits.is_full(self._backlog.count, self._backlog.nbytes):
+        self.trim(now)
+        if self._limits.throttles and self._limits.is_full(self._backlog.count, self._backlog.nbytes):
             self.choked = True
 
     def _take_out(self, entry: Entry, consumer: Consumer) -> None:
@@ -467,8 +465,10 @@ class Queue:
             self._die(entry, "expired", now)
             entry.forget()
 
-    def _trim(self, now: float) -> None:
-        """Drop the oldest of the lowest priority until the queue keeps its limits."""
+    def trim(self, now: float) -> None:
+        """Drop the oldest of the lowest priority until the queue keeps its limits, if that is how it keeps them."""
+        if not self._limits.drops:
+            return
         trimmed = False
         while self._backlog.count and self._limits.is_over(self._backlog.count, self._backlog.nbytes):
             entry = self._backlog.pop_least()

@@ -94,6 +94,13 @@ class VirtualHost:
             if queue.is_kept:
                 queue.journal = journal
 
+    def trim(self, *, now: float) -> None:
+        """Let queues drop what is above their limits: what consumers held when the process ended waits again."""
+        now = self._clock.advance(now)
+        for queue in self.queues.values():
+            queue.trim(now)
+        self._dead_letters.drain(now)
+
     @property
     def queues(self) -> Mapping[str, Queue]:
         """Queues by name."""

@@ -125,6 +125,8 @@ class Store:
         for host, records in self._places.values():
             host.keep(records)
         restoring.pass_on()
+        for host in self.hosts.values():
+            host.trim(now=now)
         self.commit()
 
     def _place(self, name: str) -> tuple[VirtualHost, Records]:

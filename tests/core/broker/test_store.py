@@ -568,3 +568,24 @@ def test_whatever_goes_wrong_in_a_commit_nothing_is_committed_any_more(
         store.commit()
     assert str(again_caught.value) == str(caught.value)
     assert waiting(again(store, path).hosts["h"]) == []
+
+
+def test_what_consumers_held_counts_for_the_limit_of_a_queue_that_drops_when_it_waits_again(
+    store: Store, path: Path
+) -> None:
+    """As when they give it back: until the next publish the queue would be longer than it may be."""
+    host = store.host("h")
+    host.declare_queue("dead", owner=ME, durable=True)
+    arguments = {"x-max-length": 2, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    host.declare_queue("q", owner=ME, durable=True, arguments=arguments)
+    for number in range(5):
+        send(host, b"%d" % number)
+        if number < 3:
+            host.get("q", owner=ME)
+    store.commit()
+    following = again(store, path)
+    found = following.hosts["h"]
+    assert {name: queue.message_count for name, queue in found.queues.items()} == {"dead": 3, "q": 2}
+    found = again(following, path).hosts["h"]
+    assert [each.body for each in waiting(found, "dead")] == [b"0", b"1", b"2"]
+    assert [each.body for each in waiting(found)] == [b"3", b"4"]
