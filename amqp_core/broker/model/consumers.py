@@ -125,6 +125,13 @@ class Turns:
         for group in self._groups:
             yield from group
 
+    @property
+    def active(self) -> list[Consumer]:
+        """Those that get messages."""
+        if self._single:
+            return [] if self._turn is None else [self._turn]
+        return list(self)
+
     def add(self, consumer: Consumer) -> None:
         """Add a consumer."""
         self._by_priority.setdefault(consumer.priority, deque()).append(consumer)

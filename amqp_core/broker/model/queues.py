@@ -167,6 +167,12 @@ class Queue:
         return [*self._turns, *(walk.consumer for walk in self._walks.places)]
 
     @property
+    def takers(self) -> list[Consumer]:
+        """Consumers that would take a new message at once if they have room for it and want it."""
+        searching = [walk.consumer for walk in self._walks.places if not walk.consumer.browse]
+        return searching if self._backlog.count else [*self._turns.active, *searching]
+
+    @property
     def is_searched(self) -> bool:
         """Whether selectors have not looked at all messages yet: consumers may get more without being ``ready``."""
         return self._walks.is_unfinished

@@ -140,11 +140,7 @@ class Publishing:
         message = incoming.message
         queues = self._host.route(message)
         return bool(queues) and all(
-            any(
-                each.receiver.has_room(message.size) and each.wants(message)
-                for each in queue.consumers
-                if not each.browse and (each.walks or not queue.message_count)
-            )
+            any(each.receiver.has_room(message.size) and each.wants(message) for each in queue.takers)
             for queue in queues
         )
 

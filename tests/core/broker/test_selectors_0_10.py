@@ -85,6 +85,18 @@ def test_immediate_asks_whether_it_is_selected(peer: Peer) -> None:
     assert peer.world.host.queues["q"].message_count == 1
 
 
+def test_immediate_asks_the_single_active_consumer_alone(peer: Peer) -> None:
+    peer.call(spec.QueueDeclare(queue="single", arguments={"x-single-active-consumer": True}))
+    for destination in ("active", "next"):
+        peer.subscribe("single", destination)
+    peer.flow(1, destination="next")
+    publish(peer, b"no", key="single", immediate=True)
+    peer.flow(1, destination="active")
+    publish(peer, b"yes", key="single", immediate=True)
+    assert peer.bodies == [b"yes"]
+    assert [each.code for each in peer.received(spec.MessageReject)] == [spec.MessageRejectCode.IMMEDIATE]
+
+
 def test_the_feature_is_told(peer: Peer) -> None:
     assert peer.protocol.peer_properties["qpid.features"] == ["qpid.jms-selector"]
 
