@@ -64,6 +64,7 @@ class BaseConnection(ABC, Generic[EventT, FrameT]):
         self._failed = False  # at an error of the peer that was found here
         self._tail = b""
         self._out: list[bytes] = []
+        self._last = b""  # written behind all else
 
     @property
     def heartbeat_s(self) -> int:
@@ -81,7 +82,14 @@ class BaseConnection(ABC, Generic[EventT, FrameT]):
         return self.state is State.CLOSED and not self._failed
 
     def data_to_send(self) -> bytes:
-        """Return and clear the bytes that wait to be written."""
+        """Return and clear the bytes that wait to be written.
+
+        In the server role connection.close-ok, or the connection.close of an error of the peer, is behind all that the
+        caller has sent about the events before it.
+        """
+        if self._last:
+            self._out.append(self._last)
+            self._last = b""
         data = b"".join(self._out)
         self._out.clear()
         if data:
@@ -131,6 +139,11 @@ class BaseConnection(ABC, Generic[EventT, FrameT]):
         if due:
             self._send_heartbeat()
         return following, silent
+
+    def _say_last(self) -> None:
+        """What was queued last ends the connection. A server has yet to answer, or confirm, what came before."""
+        if self.role is Role.SERVER:
+            self._last = self._out.pop()
 
     def _refused(self, how: str) -> VersionRefused:
         return VersionRefused(describe_stranger(self._tail), self._protocol, how)

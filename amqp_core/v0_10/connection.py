@@ -274,6 +274,7 @@ class Connection(BaseConnection[Event, Frame]):
             return
         if isinstance(control, spec.ConnectionClose):
             self._control(spec.ConnectionCloseOk())
+            self._say_last()
             error = self._explain_close(control)
             self.state = State.CLOSED
             events.append(Ended(error))
@@ -315,6 +316,7 @@ class Connection(BaseConnection[Event, Frame]):
             if code == 320 and self.role is Role.SERVER:
                 text = cut_short(f"the login with {given(self.mechanism)} was refused")
             self._control(spec.ConnectionClose(reply_code=code, reply_text=text))
+            self._say_last()
         self.state = State.CLOSED
         self._tail = b""
         events.append(Ended(error))

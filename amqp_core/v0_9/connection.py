@@ -155,7 +155,6 @@ class Connection(BaseConnection[Event, Frame]):
         self._server_properties = server_properties or {}
         self._forbids_virtual_host = forbids_virtual_host
         self._refuse = refuse
-        self._end = b""  # what ends the connection, in the server role: see _send_end
         self._sent_limit = MIN_MAX_FRAME_SIZE
         if role is Role.CLIENT:
             self._out.append(HEADERS_0_9[version])
@@ -165,17 +164,6 @@ class Connection(BaseConnection[Event, Frame]):
         """The table ``capabilities`` in the properties of the peer (an extension); names: :class:`spec.Capability`."""
         capabilities = self.peer_properties.get("capabilities")
         return capabilities if isinstance(capabilities, dict) else {}
-
-    def data_to_send(self) -> bytes:
-        """Return and clear the bytes that wait to be written.
-
-        In the server role connection.close-ok, or the connection.close of an error of the peer, comes behind all that
-        the caller has sent about the events before it.
-        """
-        if self._end:
-            self._out.append(self._end)
-            self._end = b""
-        return super().data_to_send()
 
     def receive_eof(self) -> list[Event]:
         """Handle the end of the peer's data. Returns the reason if it is known.
@@ -320,7 +308,8 @@ class Connection(BaseConnection[Event, Frame]):
 
     def _connection_method(self, method: spec.Method, events: list[Event]) -> None:
         if isinstance(method, spec.ConnectionClose):
-            self._send_end(spec.ConnectionCloseOk())
+            self.send_method(0, spec.ConnectionCloseOk())
+            self._say_last()
             error = self._explain_close(method)
             self.state = State.CLOSED
             events.append(Ended(error))
@@ -352,16 +341,11 @@ class Connection(BaseConnection[Event, Frame]):
             code = spec.ReplyCode.ACCESS_REFUSED if refused else spec.ReplyCode.FRAME_ERROR
             # a client reads it: without the advice, which is for those who run the broker
             text = cut_short(f"{code.name} - {reason(error)}") if self.role is Role.SERVER else type(error).__name__
-            self._send_end(spec.ConnectionClose(reply_code=code, reply_text=text))
+            self.send_method(0, spec.ConnectionClose(reply_code=code, reply_text=text))
+            self._say_last()
         self.state = State.CLOSED
         self._tail = b""
         events.append(Ended(error))
-
-    def _send_end(self, method: spec.Method) -> None:
-        """Queue what the peer reads last. A server has yet to answer, or confirm, what came with it and before it."""
-        self.send_method(0, method)
-        if self.role is Role.SERVER:
-            self._end = self._out.pop()
 
     def _refuse_login(self) -> None:
         """As RabbitMQ: with a method only where the client expects it; 0-9-1 itself has the socket closed instead."""

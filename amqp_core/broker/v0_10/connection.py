@@ -241,6 +241,7 @@ class ServerConnection(Adapter):
             for each in list(self._sessions.values()):
                 with suppress(AmqpError):  # it ends anyway
                     each.hurry()
+                each.tell_accepted()  # it is written before connection.close-ok
             self._ended(event.error)
         elif isinstance(event, ControlReceived):
             self._receive_control(event.channel, event.control)

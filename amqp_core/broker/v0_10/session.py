@@ -126,6 +126,7 @@ class ServerSession:
         """
         if isinstance(control, spec.SessionDetach | spec.SessionDetached):
             self.hurry()
+            self.tell_accepted()  # before session.detached
         if isinstance(control, spec.SessionRequestTimeout):  # nothing is kept of a session that is detached
             self.connection.protocol.send_control(self.state.channel, spec.SessionTimeout(timeout=0))
             return

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_core.errors import AuthenticationFailed, ConnectionClosed, VirtualHostRefused
+from amqp_core.sequence_numbers import wire_ranges
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10._codec import encode_command
+from amqp_core.v0_10._codec import encode_command, encode_header
 from amqp_core.v0_10.framing import PROTOCOL_HEADER
 from amqp_core.v0_10.session import SessionState
 
@@ -89,6 +90,20 @@ def test_heartbeats(peer: Peer) -> None:
     assert peer.server.is_open
     peer.server.tick(114.5)
     assert not peer.server.is_open, "silent for two heartbeats"
+
+
+@pytest.mark.parametrize("end", [spec.SessionDetach(name=b"s"), spec.ConnectionClose(reply_code=200, reply_text="")])
+def test_what_was_published_is_accepted_before_the_close_that_came_with_it_is_answered(
+    world: World, peer: Peer, end: spec.Control
+) -> None:
+    peer.call(spec.QueueDeclare(queue="q"))
+    header = encode_header(spec.DeliveryProperties(routing_key="q"), None)
+    transfer = spec.MessageTransfer(destination="", accept_mode=0, acquire_mode=0)
+    sent = [peer.session.send(transfer, header=header, body=b"") for _ in range(3)]
+    peer.protocol.send_control(0, end)
+    peer.pump()
+    assert [each.transfers for each in peer.received(spec.MessageAccept)] == [wire_ranges([(sent[0], sent[-1])])]
+    assert world.host.queues["q"].message_count == 3
 
 
 # ---------------------------------------------------------------------------------------------------------- sessions
