@@ -24,6 +24,9 @@ SMALL_BATCH_BYTES: Final = 1 << 20
 """Below this a batch is one inline partition: pulling costs as much as it saves, and every task costs 10 ms or more."""
 LEAST_PIECE_BYTES: Final = SMALL_BATCH_BYTES // 2
 """A range is not cut into smaller partitions than this."""
+TASKS_TOGETHER: Final = 32
+"""The small ranges of many queues are together in about so many partitions, or in fewer of the least size: each task
+costs as much as decoding some MiB."""
 INLINE_PIECE_BYTES: Final = 16 << 20
 """Target size of an inline partition."""
 INLINE_LIMIT_BYTES: Final = 64 << 20
@@ -52,20 +55,6 @@ class InlinePartition(InputPartition):
     value = None
 
 
-@dataclass(frozen=True)
-class PullPartition(InputPartition):
-    """A part of a batch that the task fetches from the reader process. No row is made for positions in ``skipped``."""
-
-    endpoint: Endpoint
-    queue: str
-    epoch: int
-    begin: int
-    end: int
-    skipped: tuple[int, ...] = ()
-
-    value = None
-
-
 @dataclass(frozen=True, slots=True)
 class Range:
     """Planned transfers of one queue, ``[begin, end)``. No row is made for positions in ``skipped``."""
@@ -79,6 +68,20 @@ class Range:
     def skipped_in(self, begin: int, end: int) -> tuple[int, ...]:
         """Skipped positions in ``[begin, end)``."""
         return tuple(position for position in self.skipped if begin <= position < end)
+
+    def part(self, begin: int, end: int) -> Range:
+        """The transfers ``[begin, end)`` of it."""
+        return Range(self.queue, self.epoch, begin, end, self.skipped_in(begin, end))
+
+
+@dataclass(frozen=True)
+class PullPartition(InputPartition):
+    """A part of a batch that the task fetches from the reader process."""
+
+    endpoint: Endpoint
+    ranges: tuple[Range, ...]
+
+    value = None
 
 
 class PlannedRanges:
@@ -114,46 +117,66 @@ def inline_partitions(
     planned: PlannedRanges, ranges: Sequence[Range], *, pieces: int, endpoint: Endpoint | None
 ) -> list[InlinePartition]:
     """Partitions with the bytes of a batch: one if it is small, else at most ``pieces`` per queue (more where they
-    would be too large to send)."""
+    would be too large to send), and small ranges together."""
     sizes = [planned.bytes_of(each.queue, each.epoch, each.begin, each.end) for each in ranges]
     if sum(sizes) < SMALL_BATCH_BYTES:
-        slices = tuple(part for each in ranges for part in _slices(planned, each, each.begin, each.end))
-        return [InlinePartition(slices, endpoint)] if slices else []
+        tasks = [list(ranges)] if ranges else []
+    else:
+        tasks = _tasks(planned, ranges, sizes, lambda size: max(_pieces(size, pieces), -(-size // INLINE_PIECE_BYTES)))
     partitions = []
-    for each, size in zip(ranges, sizes, strict=True):
-        wanted = max(_pieces(size, pieces), -(-size // INLINE_PIECE_BYTES))
-        for begin, end, length in planned.cut(each.queue, each.epoch, each.begin, each.end, wanted):
-            if length > INLINE_LIMIT_BYTES:
+    for task in tasks:
+        for each in task:
+            size = planned.bytes_of(each.queue, each.epoch, each.begin, each.end)
+            if size > INLINE_LIMIT_BYTES:
                 raise TransferError(
-                    SparkCondition.MESSAGE_TOO_LARGE_INLINE(queue=each.queue, size=length, limit=INLINE_LIMIT_BYTES)
+                    SparkCondition.MESSAGE_TOO_LARGE_INLINE(queue=each.queue, size=size, limit=INLINE_LIMIT_BYTES)
                 )
-            partitions.append(InlinePartition(tuple(_slices(planned, each, begin, end)), endpoint))
+        slices = tuple(part for each in task for part in _slices(planned, each))
+        partitions.append(InlinePartition(slices, endpoint))
     return partitions
 
 
 def pull_partitions(
     planned: PlannedRanges, ranges: Sequence[Range], *, pieces: int, endpoint: Endpoint
 ) -> list[PullPartition]:
-    """Partitions that refer to a batch: at most ``pieces`` per queue, of about equal bytes."""
-    partitions = []
-    for each in ranges:
-        wanted = _pieces(planned.bytes_of(each.queue, each.epoch, each.begin, each.end), pieces)
-        partitions += [
-            PullPartition(endpoint, each.queue, each.epoch, begin, end, each.skipped_in(begin, end))
-            for begin, end, _size in planned.cut(each.queue, each.epoch, each.begin, each.end, wanted)
-        ]
-    return partitions
+    """Partitions that refer to a batch: at most ``pieces`` per queue, of about equal bytes, and small ranges
+    together."""
+    sizes = [planned.bytes_of(each.queue, each.epoch, each.begin, each.end) for each in ranges]
+    tasks = _tasks(planned, ranges, sizes, lambda size: _pieces(size, pieces))
+    return [PullPartition(endpoint, tuple(task)) for task in tasks]
+
+
+def _tasks(
+    planned: PlannedRanges, ranges: Sequence[Range], sizes: Sequence[int], pieces: Callable[[int], int]
+) -> list[list[Range]]:
+    """Divide a batch: into ``pieces`` of each range by its size, and small ranges of several queues together."""
+    most = min(INLINE_PIECE_BYTES, max(LEAST_PIECE_BYTES, sum(sizes) // TASKS_TOGETHER))
+    tasks: list[list[Range]] = []
+    together: list[Range] = []
+    filled = 0
+    for each, size in zip(ranges, sizes, strict=True):
+        if size > most:
+            cuts = planned.cut(each.queue, each.epoch, each.begin, each.end, pieces(size))
+            tasks += [[each.part(begin, end)] for begin, end, _size in cuts]
+            continue
+        if together and filled + size > most:
+            tasks.append(together)
+            together, filled = [], 0
+        together.append(each)
+        filled += size
+    return [*tasks, together] if together else tasks
 
 
 def _pieces(size: int, most: int) -> int:
     return max(1, min(most, size // LEAST_PIECE_BYTES))
 
 
-def _slices(planned: PlannedRanges, whole: Range, begin: int, end: int) -> Iterator[Slice]:
-    """A piece of a range: one slice, more if its connections had different protocols."""
-    chunks = planned.chunks(whole.queue, whole.epoch, begin, end)
+def _slices(planned: PlannedRanges, part: Range) -> Iterator[Slice]:
+    """The transfers of a range: one slice, more if its connections had different protocols."""
+    begin = part.begin
+    chunks = planned.chunks(part.queue, part.epoch, begin, part.end)
     for _, group in groupby(chunks, attrgetter("protocol")):
         chunk = joined(list(group))
         upto = begin + chunk.transfers
-        yield Slice(whole.queue, whole.epoch, begin, chunk, whole.skipped_in(begin, upto))
+        yield Slice(part.queue, part.epoch, begin, chunk, part.skipped_in(begin, upto))
         begin = upto

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from amqp_spark.connect import Connector
     from amqp_spark.datasource.divided_stream import DividedStream
     from amqp_spark.datasource.micro_batch_stream import DeliveryPolicy
-    from amqp_spark.datasource.partitions import Slice
+    from amqp_spark.datasource.partitions import Range, Slice
     from amqp_spark.options import SourceOptions
 
 
@@ -138,14 +138,9 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of a partition; the same rows however often it is called."""
         crashpoints.reached(crashpoints.READ_STARTED)
         if isinstance(partition, PullPartition):
-            chunks = fetch(
-                partition.endpoint,
-                queue=partition.queue,
-                epoch=partition.epoch,
-                begin=partition.begin,
-                end=partition.end,
-            )
-            yield from self._rows(chunks, partition, partition.endpoint)
+            for each in partition.ranges:
+                chunks = fetch(partition.endpoint, queue=each.queue, epoch=each.epoch, begin=each.begin, end=each.end)
+                yield from self._rows(chunks, each, partition.endpoint)
         elif isinstance(partition, InlinePartition):
             for part in partition.slices:
                 yield from self._rows((part.chunk,), part, partition.endpoint)
@@ -154,7 +149,7 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         spare_collections()
 
     def _rows(
-        self, chunks: Iterable[Chunk], part: Slice | PullPartition, endpoint: Endpoint | None
+        self, chunks: Iterable[Chunk], part: Slice | Range, endpoint: Endpoint | None
     ) -> Iterator[pa.RecordBatch]:
         on_reject = None
         if self._options.mode == REJECT and endpoint is not None:

@@ -115,7 +115,7 @@ class SourceOptions(ConnectionSettings):
     num_partitions: int = option(
         "numPartitions", kinds.integer(1, 10_000), 2,
         "Most partitions of one micro-batch and queue; more where a batch travels inside the partitions (`transfer`), "
-        "of which each then has about 16 MiB at most.",
+        "of which each then has about 16 MiB at most. Small parts of several queues are in one partition.",
     )
     num_readers: int = option(
         "numReaders", kinds.integer(1, 64), 1,

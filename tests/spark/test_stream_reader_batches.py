@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import socket
+from collections import deque
 
 import pytest
 
@@ -152,8 +153,8 @@ def test_point_7_a_large_batch_is_pulled_in_parts_of_about_equal_size(fake: Fake
     fake.publish("q", *(b"x" * 10_000 for _ in range(300)))
     driver = Driver(readers(numPartitions=3), available_now=True)
     driver.trigger()
-    lengths = [each.end - each.begin for each in driver.last_partitions if isinstance(each, PullPartition)]
-    assert lengths == [100, 100, 100]
+    (one, two, three) = (each.ranges for each in driver.last_partitions)
+    assert [each.end - each.begin for each in (*one, *two, *three)] == [100, 100, 100]
 
 
 @pytest.mark.usefixtures("whole_batches")
@@ -164,6 +165,32 @@ def test_point_7_a_large_batch_has_more_inline_partitions_than_the_option_says(
     monkeypatch.setattr(partitions, "INLINE_PIECE_BYTES", 1 << 20)
     driver = bulk(readers, fake, transfer="inline", numPartitions="1")
     assert [type(each) for each in driver.last_partitions] == [InlinePartition] * 3
+
+
+@pytest.mark.usefixtures("whole_batches")
+@pytest.mark.parametrize("transfer", ["pull", "inline"])
+def test_point_7_small_parts_of_many_queues_are_one_partition_and_large_ones_are_cut(
+    fake: FakeBroker, readers: Readers, transfer: str
+) -> None:
+    """Of each its own rows and rejects."""
+    queues = [f"q{number:02d}" for number in range(40)]
+    expected = {}
+    for queue in queues:
+        fake.queues[queue] = deque()
+        kilobytes = 300 if queue == "q07" else 1
+        bad, good = b"bad " + queue.encode(), [b"%06d" % number + b"x" * 1000 * kilobytes for number in range(7)]
+        fake.publish(queue, bad, *good)
+        expected[queue] = good
+    driver = Driver(readers(",".join(queues), mode="REJECT", transfer=transfer, numPartitions=3), available_now=True)
+    rows = driver.trigger() or []
+    found = {queue: [body for of, _position, body in rows if of == queue] for queue in queues}
+    assert found == expected
+    parts = driver.last_partitions
+    names = [[each.queue for each in (part.ranges if transfer == "pull" else part.slices)] for part in parts]
+    together = [queue for queue in queues if queue != "q07"]
+    assert sorted(names, key=len) == [["q07"], ["q07"], ["q07"], together]
+    driver.latest()
+    fake.wait(lambda: sorted(fake.rejected) == [(b"bad " + queue.encode(), "a bad body") for queue in queues])
 
 
 def of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
