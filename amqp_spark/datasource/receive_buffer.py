@@ -71,10 +71,18 @@ class HeldBlock:
 
 
 @dataclass(slots=True)
+class ByteCount:
+    """Bytes that are held over all queues: a sum over hundreds of them is too slow, as each of them asks for it."""
+
+    total: int = 0
+
+
+@dataclass(slots=True)
 class QueueBuffer:
-    """The transfers held of one queue in one epoch, or of one batch of it."""
+    """The transfers held of one queue in one epoch, or of one batch of it. ``count``: where their bytes count, too."""
 
     queue: str
+    count: ByteCount | None = None
     blocks: deque[HeldBlock] = field(default_factory=deque)
     accepted: int = 0
     planned: int = 0
@@ -104,6 +112,12 @@ class QueueBuffer:
             held += block.end - max(block.begin, self.accepted)
         return held
 
+    def _hold(self, nbytes: int) -> None:
+        """Count bytes that are held from now on, or no longer (negative)."""
+        self.held_bytes += nbytes
+        if self.count is not None:
+            self.count.total += nbytes
+
     def new_incarnation(self, *, keep_waiting: bool = False) -> int:
         """Begin an incarnation after a session ended; return its number. Planned ranges stay.
 
@@ -113,11 +127,11 @@ class QueueBuffer:
         self.incarnation += 1
         if not keep_waiting:
             while self.blocks and self.blocks[-1].begin >= self.planned:
-                self.held_bytes -= len(self.blocks.pop().frames)
+                self._hold(-len(self.blocks.pop().frames))
             if self.blocks:
                 self.blocks[-1].count = min(self.blocks[-1].count, self.planned - self.blocks[-1].begin)
                 if self.blocks[-1].end <= self.accepted:  # no accept will come that frees it
-                    self.held_bytes -= len(self.blocks.pop().frames)
+                    self._hold(-len(self.blocks.pop().frames))
             self.received = self.planned
             self.waiting_bytes = 0
         return self.incarnation
@@ -128,7 +142,7 @@ class QueueBuffer:
         held = HeldBlock(self.received, len(ends), self.incarnation, block.first_id, block.frames, ends, protocol)
         self.blocks.append(held)
         self.received += len(ends)
-        self.held_bytes += len(block.frames)
+        self._hold(len(block.frames))
         self.waiting_bytes += ends[-1]
 
     def cut_off(self, position: int) -> list[tuple[int, int]]:
@@ -145,7 +159,7 @@ class QueueBuffer:
             self.waiting_bytes -= block.offset(block.end) - block.offset(begin)
             block.count = begin - block.begin
             if not block.count:
-                self.held_bytes -= len(self.blocks.pop().frames)
+                self._hold(-len(self.blocks.pop().frames))
         self.received = min(self.received, position)
         return dropped[::-1]
 
@@ -182,7 +196,7 @@ class QueueBuffer:
             if block.begin >= end:
                 break
             copied.blocks.append(replace(block))
-            copied.held_bytes += len(block.frames)
+            copied._hold(len(block.frames))
         return copied
 
     def take_out(self, end: int, size: int) -> None:
@@ -296,7 +310,7 @@ class QueueBuffer:
             self._settle(block, upto, refused, settlements[-1])
             self.accepted = upto
             if upto == block.end:
-                self.held_bytes -= len(block.frames)
+                self._hold(-len(block.frames))
                 self.blocks.popleft()
         for end in [end for end in self.ranges if end <= self.accepted]:
             del self.ranges[end]
@@ -381,7 +395,8 @@ class ReceiveBuffer:
 
     def __init__(self, queues: Sequence[str], budget_bytes: int, clock: Callable[[], float]) -> None:
         self.changed = threading.Condition(threading.RLock())
-        self.buffers = {queue: QueueBuffer(queue) for queue in queues}
+        self._count = ByteCount()
+        self.buffers = {queue: QueueBuffer(queue, self._count) for queue in queues}
         self.budget_bytes = budget_bytes
         self.clock = clock
         self.stopping = False
@@ -391,8 +406,8 @@ class ReceiveBuffer:
         self.turns = Turns(clock)
         self.wake: dict[str, Callable[[], None]] = {}
         """Wakes the thread of a queue."""
-        self.elsewhere: dict[str, Callable[[], int]] = {}
-        """Functions that return the bytes of a queue which are held elsewhere, and count against the budget."""
+        self._elsewhere: dict[str, int] = {}
+        """Bytes of queues that are held elsewhere, and count against the budget."""
         self.rooms: dict[str, Room] = {}
         """What the consumers of queues may hold that are limited in another way than by credit."""
         self.awaited: dict[str, int] = {}
@@ -432,12 +447,16 @@ class ReceiveBuffer:
     @property
     def bytes(self) -> int:
         """Bytes held over all queues: received and not accepted, or owned and not finished."""
-        return sum(map(self.bytes_of, self.buffers))
+        return self._count.total
 
     def bytes_of(self, queue: str) -> int:
         """Bytes held of one queue, as :attr:`bytes`."""
-        held, elsewhere = self.buffers[queue].held_bytes, self.elsewhere.get(queue)
-        return held if elsewhere is None else held + elsewhere()
+        return self.buffers[queue].held_bytes + self._elsewhere.get(queue, 0)
+
+    def hold_elsewhere(self, queue: str, nbytes: int) -> None:
+        """Set the bytes of a queue that are held elsewhere."""
+        self._count.total += nbytes - self._elsewhere.get(queue, 0)
+        self._elsewhere[queue] = nbytes
 
     @property
     def waiting_bytes(self) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from amqp_spark.datasource import credit
+from amqp_spark.datasource.micro_batch_stream import MicroBatchStream
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.errors import MessageFormatError
 from amqp_spark.options import SourceOptions
@@ -95,6 +96,11 @@ class Readers:
 
     def stop(self) -> None:
         for reader in self.made:
+            stream = reader._stream
+            if isinstance(stream, MicroBatchStream):
+                held = stream._receiver.held
+                with held.changed:  # counted with each change, as a sum over many queues is slow
+                    assert held.bytes == sum(held.bytes_of(queue) for queue in held.buffers)
             reader.stop()
 
 

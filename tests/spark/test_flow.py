@@ -131,13 +131,12 @@ def test_a_queue_that_brings_nothing_gets_new_credit_once() -> None:
         peer.serve()
 
     with controlled(script) as (client, subscription, held, flow):
-        other = [1 << 20]
-        held.elsewhere["other"] = lambda: other[0]
+        held.hold_elsewhere("other", 1 << 20)
         got, end = 0, time.monotonic() + 20
         while not got and time.monotonic() < end:
             got = received(flow, held, subscription, client, 0.1)
         assert got + received(flow, held, subscription, client, 0.4) == 1
-        other[0] = 0  # another queue gives its bytes of the budget back
+        held.hold_elsewhere("other", 0)  # another queue gives its bytes of the budget back
         received(flow, held, subscription, client, 2.5)
     assert producers[0].stops < 16, "five on a quiet machine; one for each look were twenty-five"
 

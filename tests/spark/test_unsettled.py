@@ -163,7 +163,11 @@ def test_a_task_learns_with_which_protocol_its_bytes_came(fake: FakeBroker, read
         chunks = (
             [each.chunk for each in part.slices]
             if transfer == "inline"
-            else list(fetch(part.endpoint, queue="q", epoch=part.epoch, begin=part.begin, end=part.end))
+            else [
+                chunk
+                for each in part.ranges
+                for chunk in fetch(part.endpoint, queue="q", epoch=each.epoch, begin=each.begin, end=each.end)
+            ]
         )
         protocols += [chunk.protocol for chunk in chunks]
     assert protocols == ["0-9-1", "0-10"]

@@ -81,11 +81,11 @@ class Queue:
         """Accept all that was received; it stays in memory until :meth:`finish`."""
         owned = self.buffer.held_bytes
         self.commit()
-        self.held.elsewhere[self.buffer.queue] = lambda: owned
+        self.held.hold_elsewhere(self.buffer.queue, owned)
 
     def finish(self) -> None:
         """Spark has processed what was owned."""
-        del self.held.elsewhere[self.buffer.queue]
+        self.held.hold_elsewhere(self.buffer.queue, 0)
 
     def answered(self, *sizes: int) -> bool:
         """Messages come before an answer of the broker, each in parts; return whether all are kept."""

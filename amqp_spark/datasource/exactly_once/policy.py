@@ -90,7 +90,6 @@ class ExactlyOncePolicy:
         spool = Spool(options.spool_location, consumer_id=options.consumer_id, queue=queue)
         owner = TransactionalState(consumer, spool, held, held.buffers[queue], self._owners.get(queues[0]))
         self._owners[queue] = owner
-        held.elsewhere[queue] = lambda: owner.held_bytes
         return owner
 
     # --- position of Spark
@@ -119,6 +118,7 @@ class ExactlyOncePolicy:
             with self._lock:
                 for entry in finished:
                     entry.finish()
+                owner.count_bytes()
         if has_news:
             for consumer in self.receiver.consumers:  # all of them: they may wait for a part of the budget
                 consumer.wake()
@@ -172,6 +172,7 @@ class ExactlyOncePolicy:
                 held = load(entry.batch, owner.spool)
                 with self._lock:
                     entry.held = held
+                    owner.count_bytes()
             if entry.batch.skipped:
                 _log.warning(
                     "%s: no row is made of %d message(s) that were set aside by hand, at %s",

@@ -97,10 +97,9 @@ class TransactionalState:
 
     # --- from any thread, under the lock
 
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of owned batches that are in memory."""
-        return sum(entry.held_bytes for entry in self.entries)
+    def count_bytes(self) -> None:
+        """Count the bytes of owned batches that are in memory, after each change of an entry."""
+        self._held.hold_elsewhere(self.consumer.queue, sum(entry.held_bytes for entry in self.entries))
 
     def ask(self, change: Change) -> None:
         """Submit a change to the consumer's thread. Only one at a time: wait until it is done."""
@@ -150,6 +149,7 @@ class TransactionalState:
             with self._lock:
                 self.state, self._unowned = state, unowned
                 self.entries = [Entry(batch) for batch in state.owned]
+                self.count_bytes()
                 self._lock.notify_all()
         else:
             self._resume(owner)
@@ -431,6 +431,7 @@ class TransactionalState:
         with self._lock:
             self.state = attempt.after
             self.entries = attempt.entries
+            self.count_bytes()
             if change is not None:
                 if change.entry is not None:
                     self._buffer.take_out(change.entry.batch.end, change.size)
