@@ -31,6 +31,8 @@ DEFAULT_MECHANISMS: tuple[str, ...] = (
 MIN_MAX_MESSAGE_BYTES = 64 << 10
 MAX_MAX_MESSAGE_BYTES = 2047 << 20
 DEFAULT_MAX_MESSAGE_BYTES = 512 << 20
+#: Seconds of the longest ``connect_timeout``: the system waits for a socket at most 31 bits of milliseconds.
+MAX_CONNECT_TIMEOUT_S = 2_147_483
 
 NOT_UTF8 = (
     "is not text in UTF-8: it holds a byte that could not be decoded when it was read, from the environment as a rule; "
@@ -59,7 +61,8 @@ class ConnectOptions:
         tls_verify_hostname: whether the certificate must be for the name of the host.
         heartbeat: seconds between heartbeats, 0 (off) to 65535. A client sends them within its calls only: call its
             ``service`` where it rests for longer.
-        connect_timeout: seconds for each host, from the resolution of its name to the open session.
+        connect_timeout: seconds for each host, from the resolution of its name to the open session: more than 0, at
+            most ``MAX_CONNECT_TIMEOUT_S`` (24 days).
         client_name: shown by brokers in their lists of connections.
         max_frame_size: bytes of the largest frame to agree on; ``None``: the largest that the protocol allows.
         in_clear: mechanisms, out of PLAIN, AMQPLAIN and CRAM-MD5, that may be used without TLS to a host that is not a
@@ -97,8 +100,7 @@ class ConnectOptions:
             raise _not_valid("hosts", "at least one (host, port) is needed")
         if not 0 <= self.heartbeat <= 65535:
             raise _not_valid(f"heartbeat={self.heartbeat}", "0 (off) to 65535 seconds are allowed")
-        if not self.connect_timeout > 0:
-            raise _not_valid(f"connect_timeout={self.connect_timeout}", "a positive number of seconds is needed")
+        check_connect_timeout("connect_timeout", self.connect_timeout)
         if self.protocol not in PROTOCOLS:
             raise _not_valid(f"protocol={self.protocol}", f"{', '.join(PROTOCOLS)} are allowed")
         for name in ("username", "password", "virtual_host"):
@@ -185,6 +187,16 @@ def parse_url(url: str) -> tuple[tuple[tuple[str, int], ...], str, bool]:
     if len(virtual_host.encode()) > 255:
         raise _invalid_url(f"the virtual host has {len(virtual_host.encode())} bytes; 255 are allowed")
     return hosts, virtual_host, tls
+
+
+def check_connect_timeout(name: str, seconds: float) -> None:
+    """Refuse a timeout of a connection that the system cannot wait for, such as ``inf`` and ``nan``.
+
+    Raises:
+        UsageError: it is outside its limits.
+    """
+    if not 0 < seconds <= MAX_CONNECT_TIMEOUT_S:
+        raise _not_valid(f"{name}={seconds}", f"more than 0 and at most {MAX_CONNECT_TIMEOUT_S} seconds are allowed")
 
 
 def is_utf8(text: str) -> bool:

@@ -63,13 +63,19 @@ class Pump:
     It owns the transport. Not thread-safe, except :meth:`wake`.
 
     Attributes:
-        call_timeout_s: timeout of every call that waits for the broker, in seconds.
+        call_timeout_s: timeout of every call that waits for the broker, in seconds; ``inf``: none.
         reading: ``False`` while arriving data is deliberately left in the socket.
         heard_at: time of the latest received data, in monotonic seconds.
         received_bytes: bytes received so far.
+
+    Raises:
+        UsageError: ``call_timeout_s`` is no positive number.
     """
 
     def __init__(self, transport: Transport, endpoint: Endpoint, *, call_timeout_s: float) -> None:
+        if not call_timeout_s > 0:  # or nan, with which a wait would not end, and not rest
+            name = f"call_timeout_s={call_timeout_s}"
+            raise UsageError(CoreCondition.ARGUMENT_INVALID(name=name, reason="a positive number is needed, or inf"))
         self.transport = transport
         self.call_timeout_s = call_timeout_s
         self.reading = True

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from amqp_core.address import check_connect_timeout
 from amqp_core.connection_states import Ended, Role
 from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import AuthenticationFailed, DeadlineExceeded, VersionRefused
@@ -81,11 +82,13 @@ def ask(host: str, port: int, version: str, *, timeout: float, context: ssl.SSLC
         context: of TLS. No login is sent, so it may be one that takes every certificate.
 
     Raises:
+        UsageError: ``timeout`` is none that :class:`amqp_core.address.ConnectOptions` allows for a connection.
         ConnectionFailed, TlsError: as :meth:`amqp_core.transport.Transport.connect`.
         ConnectionLost: it closes the connection without an answer.
         DeadlineExceeded: it does not answer.
         ProtocolError: its answer is malformed.
     """
+    check_connect_timeout("timeout", timeout)
     listener = _Listener()
     connection: Connection010 | Connection09 = (
         Connection010(Role.CLIENT, login=listener)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_core.address import ConnectOptions, format_address, is_loopback, parse_url
+from amqp_core.address import MAX_CONNECT_TIMEOUT_S, ConnectOptions, format_address, is_loopback, parse_url
 from amqp_core.errors import AuthenticationFailed, UsageError
 
 if TYPE_CHECKING:
@@ -126,7 +126,9 @@ def options(**changes: object) -> ConnectOptions:
         ({"heartbeat": -1}, "heartbeat"),
         ({"heartbeat": 65536}, "heartbeat"),
         ({"connect_timeout": 0}, "connect_timeout"),
-        ({"connect_timeout": float("nan")}, "connect_timeout"),
+        ({"connect_timeout": float("nan")}, "connect_timeout=nan is not valid: more than 0 and at most 2147483 s"),
+        ({"connect_timeout": float("inf")}, "connect_timeout=inf is not valid"),
+        ({"connect_timeout": MAX_CONNECT_TIMEOUT_S + 1}, "connect_timeout=2147484 is not valid"),
         ({"max_message_bytes": (64 << 10) - 1}, "max_message_bytes=65535 is not valid: 65536 to"),
         ({"max_message_bytes": 4 << 30}, "max_message_bytes"),
         ({"password": "x", "password_file": "y"}, "password_file"),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from amqp_core.address import MAX_CONNECT_TIMEOUT_S
 from amqp_core.errors import (
     AmqpError,
     AuthenticationFailed,
@@ -18,6 +20,7 @@ from amqp_core.errors import (
     DecodeError,
     ProtocolError,
     SessionDetached,
+    UsageError,
     VersionRefused,
     VirtualHostRefused,
 )
@@ -112,6 +115,17 @@ def never_attached(peer: Peer) -> None:
 def test_a_peer_that_falls_silent_while_we_connect(script: Callable[[Peer], None]) -> None:
     with FakePeer(script) as server, pytest.raises(DeadlineExceeded, match="connect timeout"):
         server.connect(connect_timeout=0.3)
+
+
+def test_the_longest_timeouts_are_waited_for() -> None:
+    with FakePeer(serve) as server:
+        server.connect(connect_timeout=MAX_CONNECT_TIMEOUT_S, call_timeout_s=math.inf).sync()
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan])
+def test_a_call_timeout_that_is_no_positive_number_is_refused(seconds: float) -> None:
+    with FakePeer(Peer.silent) as server, pytest.raises(UsageError, match=f"call_timeout_s={seconds} is not valid"):
+        server.connect(call_timeout_s=seconds)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_core.errors import AmqpError, ConnectionFailed, ConnectionLost, DeadlineExceeded, ProtocolError
+from amqp_core.errors import AmqpError, ConnectionFailed, ConnectionLost, DeadlineExceeded, ProtocolError, UsageError
 from amqp_core.transport import resolve
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_control
@@ -88,6 +88,11 @@ def test_a_port_that_is_silent() -> None:
         with pytest.raises(DeadlineExceeded, match="did not answer in time"):
             ask(HOST, port, "0-9-1", timeout=0.1)
         done.set()
+
+
+def test_a_timeout_without_end_is_refused() -> None:
+    with pytest.raises(UsageError, match="timeout=inf is not valid: more than 0 and at most 2147483 seconds"):
+        ask(HOST, 1, "0-10", timeout=float("inf"))
 
 
 def test_a_port_that_sends_heartbeats_only_is_given_up() -> None:
