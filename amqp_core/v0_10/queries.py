@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from amqp_core.api import Route
-from amqp_core.transport import monotonic
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.driver import result_of
 
@@ -48,13 +47,12 @@ class Questions:
 
         Raises:
             ProtocolError: an answer is missing or of another type.
-            DeadlineExceeded: the answers do not arrive within the call timeout.
+            DeadlineExceeded: neither the answers nor much other data arrive within the call timeout.
             ConnectionLost, SessionDetached, CommandFailed, ...: the connection or session ended.
         """
         driver = self._driver
-        deadline = monotonic() + driver.call_timeout_s
-        while not self.arrived:
-            driver.pump_until(deadline, f"the answer to {self._questions[-1].NAME}")
+        if self._questions:
+            driver.wait_for(lambda: self.arrived, f"the answer to {self._questions[-1].NAME}")
         results = driver.take_results(self._ids)
         found = [
             result_of(question, result, spec.RESULT_TYPES[question.CODE])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,11 +10,14 @@ import pytest
 from amqp_core.api import Route
 from amqp_core.errors import DeadlineExceeded, ProtocolError, UnauthorizedAccess
 from amqp_core.v0_10 import spec
+from tests.support.clock import Clock
 from tests.support.fakepeer import FakePeer, Peer, serve
 from tests.support.runs import numbered
+from tests.support.taking import receiving
 
 if TYPE_CHECKING:
     from amqp_core.api import Target
+    from amqp_core.blocks import Block
 
 QUESTIONS = (
     spec.ExchangeQuery(name="e"),
@@ -135,6 +139,36 @@ def test_an_answer_may_come_after_what_is_published_behind_its_question_is_confi
         publisher.send(numbered(1))
         publisher.finish()
         assert questions.answers() == [spec.QueueQueryResult(queue="q")]
+
+
+def test_answers_come_behind_messages_under_way_however_long_those_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, taken = Clock(), threading.Semaphore(0)
+    monkeypatch.setattr("amqp_core.pump.monotonic", clock)
+
+    def script(peer: Peer) -> None:
+        def messages_first(asked: spec.QueueQuery) -> spec.QueueQueryResult:
+            for _ in range(5):
+                peer.transfer(bytes(65_536))
+                assert taken.acquire(timeout=60)
+            return spec.QueueQueryResult(queue=asked.queue)
+
+        peer.answers[spec.QueueQuery] = messages_first
+        peer.subscribed()
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect(call_timeout_s=30.0)
+        receiving(client)
+        endpoint = client._driver.endpoint
+        on_block = endpoint.on_block
+
+        def late(block: Block) -> None:
+            clock.now += 20.0  # together longer than the call timeout
+            on_block(block)
+            taken.release()
+
+        endpoint.on_block = late
+        assert client.ask([spec.QueueQuery(queue="q")]).answers() == [spec.QueueQueryResult(queue="q")]
 
 
 def test_a_question_that_is_not_answered_or_refused() -> None:
