@@ -128,7 +128,7 @@ class ConnectOptions:
         """Return the given password, or read it now from ``password_file``, which may change between connections.
 
         Returns:
-            The password; of a file: its text in UTF-8 without one trailing newline. ``None`` if there is none.
+            The password; of a file: its text in UTF-8 without one line end behind it. ``None`` if there is none.
 
         Raises:
             AuthenticationFailed: the file cannot be read, or is not UTF-8.
@@ -146,7 +146,7 @@ class ConnectOptions:
         if not is_utf8(text):
             reason = "it is not UTF-8 text"
             raise AuthenticationFailed(CoreCondition.PASSWORD_FILE_UNUSABLE(file=self.password_file, reason=reason))
-        return text.removesuffix("\n").removesuffix("\r")
+        return without_line_end(text)
 
 
 def parse_url(url: str) -> tuple[tuple[tuple[str, int], ...], str, bool]:
@@ -197,6 +197,11 @@ def check_connect_timeout(name: str, seconds: float) -> None:
     """
     if not 0 < seconds <= MAX_CONNECT_TIMEOUT_S:
         raise _not_valid(f"{name}={seconds}", f"more than 0 and at most {MAX_CONNECT_TIMEOUT_S} seconds are allowed")
+
+
+def without_line_end(text: str) -> str:
+    """Remove one line end, LF or CR LF, behind a password; a CR alone is part of it."""
+    return text.removesuffix("\r\n" if text.endswith("\r\n") else "\n")
 
 
 def is_utf8(text: str) -> bool:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from amqp_core.address import ConnectOptions, is_utf8
+from amqp_core.address import ConnectOptions, is_utf8, without_line_end
 from amqp_core.broker import users_file
 from amqp_core.broker.errors import UnusableFile
 from amqp_core.broker.passwords import HashedPassword, hashed
@@ -200,7 +200,7 @@ def _password(password_file: str | None) -> str:
         raise _Wrong("No password is given. Give --password-file or --no-password, or open standard input.")
     if not sys.stdin.isatty():
         line = sys.stdin.buffer.readline().decode("utf-8", "surrogateescape")
-        return line.removesuffix("\n").removesuffix("\r")
+        return without_line_end(line)
     try:
         password = getpass.getpass("Password: ")
         again = getpass.getpass("Once more: ")

@@ -50,8 +50,8 @@ class ConnectionSettings:
     password_file: str | None = option(
         "passwordFile", kinds.path("path of a file"), None,
         "File that holds the password, on the driver; for a batch read, a query with `queueType=stream`, and writing "
-        "on the executors, too. Read at every connection, so that it can be changed. One newline at its end is not "
-        "part of it.",
+        "on the executors, too. Read at every connection, so that it can be changed. One line end (LF or CR LF) behind "
+        "it is not part of it.",
     )
     sasl_mechanisms: tuple[str, ...] = option(
         "saslMechanisms", kinds.words(DEFAULT_MECHANISMS), DEFAULT_MECHANISMS,

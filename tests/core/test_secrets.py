@@ -90,9 +90,18 @@ def test_a_password_file_that_is_not_utf8(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "password"),
-    [(b"p\xc3\xa4ss\n", "p\u00e4ss"), (b"p w\r\n", "p w"), (b"\n\n", "\n"), (b"", ""), (b"a\r\nb", "a\r\nb")],
+    [
+        (b"p\xc3\xa4ss\n", "p\u00e4ss"),
+        (b"p w\r\n", "p w"),
+        (b"\n\n", "\n"),
+        (b"", ""),
+        (b"a\r\nb", "a\r\nb"),
+        (b"a\r", "a\r"),
+        (b"a\r\r\n", "a\r"),
+        (b"a\n\r\n", "a\n"),
+    ],
 )
-def test_a_password_file_is_read_as_it_is_but_for_one_newline(content: bytes, password: str, tmp_path: Path) -> None:
+def test_a_password_file_is_read_as_it_is_but_for_one_line_end(content: bytes, password: str, tmp_path: Path) -> None:
     path = tmp_path / "password"
     path.write_bytes(content)
     assert ConnectOptions(hosts=(("h", 1),), password_file=str(path)).read_password() == password

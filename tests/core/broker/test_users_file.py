@@ -47,6 +47,14 @@ def run(*arguments: object, password: str | bytes = "") -> int:
         sys.stdin = before
 
 
+def test_a_carriage_return_without_a_line_feed_is_part_of_a_password(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("add", "--users", file, "new", password=b"secret\r\n") == 0
+    assert run("add", "--users", file, "other", password=b"secret\r") == 2, "which no password can have"
+    assert "a control character" in capsys.readouterr().err
+
+
 def test_what_is_written_is_read(file: Path) -> None:
     found = load(file)
     assert {name: user.grants for name, user in found.items()} == {name: user.grants for name, user in USERS.items()}
