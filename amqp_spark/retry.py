@@ -12,14 +12,25 @@ if TYPE_CHECKING:
 
 FIRST_DELAY_SECONDS: Final = 0.2
 """Longest pause before the first attempt to reconnect."""
+SHORTEST_DELAY_SECONDS: Final = 0.1
+"""A smaller ``retry.maxDelay`` counts as this: not all attempts are counted, and without pauses those would spin."""
 LOCK_RETRY_SECONDS: Final = 0.5
 """Pause between two attempts to get a lock, or a queue, that another session holds."""
 
 
 def pause_before(attempt: int, longest: float) -> float:
     """Seconds to wait before the ``attempt``-th attempt (from 1) to reconnect: growing, with jitter."""
-    delay = min(longest, FIRST_DELAY_SECONDS * 2.0 ** min(attempt - 1, 30))
+    delay = _bounded(FIRST_DELAY_SECONDS * 2.0 ** min(attempt - 1, 30), longest)
     return delay * random.uniform(0.5, 1.0)  # noqa: S311  jitter, not a secret
+
+
+def lock_pause(longest: float) -> float:
+    """Seconds until a lock, or a queue, is asked for again, at most ``longest`` (``retry.maxDelay``)."""
+    return _bounded(LOCK_RETRY_SECONDS, longest)
+
+
+def _bounded(delay: float, longest: float) -> float:
+    return min(delay, max(longest, SHORTEST_DELAY_SECONDS))
 
 
 class RetryPolicy:

@@ -23,7 +23,7 @@ from amqp_spark.datasource.queue_comparison import compare
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import ConsumerStalled, LogError, UnsupportedModeError
 from amqp_spark.options import FAILFAST, PERMISSIVE, QUORUM, REJECT
-from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
+from amqp_spark.retry import RetryPolicy, lock_pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -304,7 +304,7 @@ class Retries:
             )  # fmt: skip
         if now - self._missing_since >= RECOVERY_SECONDS:
             return None
-        return min(LOCK_RETRY_SECONDS, self._options.retry_max_delay)
+        return lock_pause(self._options.retry_max_delay)
 
     def _pause_refused(self, dying_s: float) -> float | None:
         now = self._clock()
@@ -317,4 +317,4 @@ class Retries:
             )  # fmt: skip
         if now - self._refused_since >= dying_s:
             return None
-        return min(LOCK_RETRY_SECONDS, self._options.retry_max_delay)
+        return lock_pause(self._options.retry_max_delay)

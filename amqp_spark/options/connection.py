@@ -100,7 +100,7 @@ class ConnectionSettings:
     )
     retry_max_delay: float = option(
         "retry.maxDelay", kinds.seconds(0, 86400), 30.0,
-        "Longest pause in seconds between two attempts; pauses double, with jitter.",
+        "Longest pause in seconds between two attempts; pauses double, with jitter. Less than 0.1 counts as 0.1.",
     )
     # fmt: on
     hosts: tuple[tuple[str, int], ...]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from amqp_core.errors import AuthenticationFailed, ConnectionLost
+from amqp_core.errors import AuthenticationFailed, ConnectionLost, NotFound, ResourceLocked
 from amqp_spark import retry
-from amqp_spark.retry import FIRST_DELAY_SECONDS, RetryPolicy, pause_before
+from amqp_spark.datasource.consumer_setup import Retries
+from amqp_spark.options import SourceOptions
+from amqp_spark.retry import FIRST_DELAY_SECONDS, SHORTEST_DELAY_SECONDS, RetryPolicy, pause_before
+from tests.support.clock import Clock
 
 if TYPE_CHECKING:
     import pytest
@@ -28,6 +31,23 @@ def test_pauses_double_up_to_the_longest_and_jitter() -> None:
     for attempt in range(1, 40):
         most = min(5.0, FIRST_DELAY_SECONDS * 2 ** (attempt - 1))
         assert most / 2 <= pause_before(attempt, 5.0) <= most
+
+
+def test_attempts_that_only_a_time_bounds_do_not_spin_without_a_longest_pause() -> None:
+    """``retry.maxDelay=0``: a connection that works each time is made again without end, a held queue for a time."""
+    options = SourceOptions.parse({"url": "amqp://localhost", "queue": "q", "retry.maxDelay": 0})
+    retries = Retries("q", options, Clock())
+    retries.subscribed()
+    state: dict[str, bool] = {"worked": False, "lasted": False}
+    held = ResourceLocked(405, None, "in use", "queue.declare")
+    gone = NotFound(404, None, "no queue", "queue.declare")
+    pauses = [
+        retries.pause_after(held, dying_s=90, **state),
+        retries.pause_after(gone, dying_s=90, restarts=True, **state),
+        retries.pause_after(LOST, dying_s=90, worked=True, lasted=True),
+        pause_before(40, 0),
+    ]
+    assert min(each or 0 for each in pauses) >= SHORTEST_DELAY_SECONDS / 2
 
 
 def test_so_many_failures_in_a_row_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
