@@ -7,7 +7,7 @@ import difflib
 import re
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from amqp_core.standard_output import say
+from amqp_core.standard_output import OutputFailed, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,11 +24,14 @@ class Parser(argparse.ArgumentParser):
     password, or a URL that holds one."""
 
     def print_help(self, file: _Writable | None = None) -> None:
-        """Print the help; a reader of standard output that has ended is no error."""
-        if file is None:
-            say(self.format_help().removesuffix("\n"))
-        else:
+        """Print the help; a reader of standard output that has ended is no error, a full disk ends with 1."""
+        if file is not None:
             super().print_help(file)
+            return
+        try:
+            say(self.format_help().removesuffix("\n"))
+        except OutputFailed as error:
+            self.exit(1, f"{self.prog}: error: {error}\n")
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the error, and exit with 2."""

@@ -8,6 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 
 
+class OutputFailed(OSError):
+    """Standard output cannot be written, as on a full disk; the text is for the user."""
+
+    def __str__(self) -> str:
+        return f"Cannot write on standard output: {self.strerror}. Free its disk, or send it elsewhere."
+
+
 def say(text: str) -> None:
     """Print text and a line end on standard output, and flush: it is seen even if the program fails next.
 
@@ -18,7 +25,7 @@ def say(text: str) -> None:
         text: characters that the encoding of standard output lacks are shown as ``\\u…``.
 
     Raises:
-        OSError: it cannot be written for another reason, such as a full disk.
+        OutputFailed: it cannot be written for another reason, such as a full disk. What is printed later goes nowhere.
     """
     stream = sys.stdout
     if stream is None:  # closed before the program started
@@ -30,6 +37,9 @@ def say(text: str) -> None:
         stream.flush()
     except BrokenPipeError:
         _discard_rest()
+    except OSError as error:
+        _discard_rest()
+        raise OutputFailed(error.errno, error.strerror) from error
 
 
 def replace_closed_error() -> None:

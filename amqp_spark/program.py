@@ -12,13 +12,14 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from amqp_core.standard_output import replace_closed_error, say
+from amqp_core.standard_output import OutputFailed, replace_closed_error, say
 from amqp_spark import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 NAME: Final = "amqp-spark"
+_EXIT_FAILED: Final = 1
 _EXIT_INTERRUPTED: Final = 130
 _SHOWN: Final = re.compile(r"[\w.-]{1,60}")
 """What an error repeats of the command line: anything else may be a URL with a password in it."""
@@ -102,6 +103,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # before the command has its own handler
         sys.stderr.write(f"\n{NAME}: stopped by SIGINT\n")
         return _EXIT_INTERRUPTED
+    except OutputFailed as error:
+        sys.stderr.write(f"{NAME}: error: {error}\n")
+        return _EXIT_FAILED
 
 
 def _run(given: Sequence[str]) -> int:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from amqp_core import AmqpError, ConnectOptions, MessageRejected, OutcomeUnknown, UsageError, parse_url
 from amqp_core.command_line import Parser
 from amqp_core.protocols import connect
-from amqp_core.standard_output import say
+from amqp_core.standard_output import OutputFailed, say
 from amqp_spark import cli
 from amqp_spark.demo.ticks import SYMBOLS, send, ticks
 from amqp_spark.error_conditions import SparkCondition
@@ -111,12 +111,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             with connect(connect_options(arguments)) as client:
                 confirmed, total = publish(client, arguments, signals)
+            say(json.dumps({"published": confirmed, "sum_qty": total, "seed": arguments.seed}))
         except (MessageRejected, OutcomeUnknown) as error:
             cli.fail("market_data", error)
             return cli.EXIT_FAILED
-        except (AmqpError, cli.CommandLineError) as error:
+        except (AmqpError, cli.CommandLineError, OutputFailed) as error:
             return cli.fail("market_data", error)
-    say(json.dumps({"published": confirmed, "sum_qty": total, "seed": arguments.seed}))
     return signals.exit_code or cli.EXIT_DONE
 
 

@@ -21,7 +21,7 @@ from amqp_core.broker.server import HOST, MOST_CONNECTIONS, Server
 from amqp_core.broker.settings import Settings, host_fault
 from amqp_core.broker.store.database import StoreError
 from amqp_core.command_line import Parser
-from amqp_core.standard_output import say
+from amqp_core.standard_output import OutputFailed, say
 from amqp_core.write_primitives import MOST_SHORT
 
 if TYPE_CHECKING:
@@ -204,10 +204,9 @@ async def serve(server: Server, settings: Settings, tls: SSLContext | None) -> i
         return UNUSABLE
     try:
         say(f"{settings.url(found)}  {login_hint(settings)}")
-    except OSError as error:
+    except OutputFailed as error:
         await server.stop()
-        text = f"Cannot write on standard output: {error.strerror}. Free its disk, or send it elsewhere."
-        print(text, file=sys.stderr)  # noqa: T201 - a program
+        print(error, file=sys.stderr)  # noqa: T201 - a program
         return UNUSABLE
     await stopped.wait()
     await server.stop()

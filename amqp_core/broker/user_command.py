@@ -17,7 +17,7 @@ from amqp_core.broker.users_file import User
 from amqp_core.command_line import Parser
 from amqp_core.errors import AuthenticationFailed, UsageError
 from amqp_core.sasl import saslprep
-from amqp_core.standard_output import say
+from amqp_core.standard_output import OutputFailed, say
 
 if TYPE_CHECKING:
     import argparse
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
     except _Wrong as wrong:
         print(wrong, file=sys.stderr)  # noqa: T201 - a program
         return WRONG_ARGUMENTS
-    except (UnusableFile, AuthenticationFailed) as error:
+    except (UnusableFile, AuthenticationFailed, OutputFailed) as error:
         print(error, file=sys.stderr)  # noqa: T201 - a program
         return UNUSABLE
     except KeyboardInterrupt:

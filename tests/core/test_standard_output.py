@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 
@@ -57,11 +58,23 @@ def test_a_file_in_memory_takes_every_character(monkeypatch: pytest.MonkeyPatch)
     assert stream.getvalue() == "b\u00fccher\n"
 
 
-def test_a_full_disk_is_an_error() -> None:
+@pytest.mark.parametrize("arguments", HELP, ids=" ".join)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_under_the_help_is_one_sentence(
+    arguments: list[str], unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    code, told = ended_with(arguments, ">/dev/full")
+    assert code == 1
+    sentence = r"[\w. -]+: error: Cannot write on standard output: No space left on device\. Free its disk, or .*\.\n"
+    assert re.fullmatch(sentence, told)
+
+
+def test_a_full_disk_is_an_error_of_the_system_and_nothing_is_written_later() -> None:
     program = (
-        "import os\n"
+        "import sys\n"
         "from amqp_core.standard_output import say\n"
         "try:\n    say('x')\n"
-        "except OSError as error:\n    os._exit(error.errno)"
+        "except OSError as error:\n    sys.exit(error.errno)"
     )
     assert ended_with(["-c", program], ">/dev/full") == (28, "")

@@ -173,6 +173,16 @@ def test_a_closed_standard_output_changes_no_exit_code() -> None:
     assert (done.returncode, done.stderr) == (3, "")
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["doctor", "amqp://127.0.0.1:1"]], ids=" ".join)
+def test_a_full_disk_under_standard_output_is_one_sentence(arguments: list[str]) -> None:
+    shell = ["sh", "-c", 'exec "$0" -m amqp_spark "$@" >/dev/full', sys.executable, *arguments]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(shell, capture_output=True, text=True, check=False, timeout=120, env=environment)
+    assert done.returncode == 1
+    assert "error: Cannot write on standard output: No space left on device. Free its disk, or send" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_arguments_that_a_command_does_not_know_are_refused_in_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["broker", "user", "show"])

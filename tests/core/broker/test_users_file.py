@@ -55,6 +55,15 @@ def test_a_carriage_return_without_a_line_feed_is_part_of_a_password(
     assert "a control character" in capsys.readouterr().err
 
 
+def test_a_list_that_cannot_be_written_is_one_sentence(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:  # noqa: PTH123 - no file of this test
+        monkeypatch.setattr(sys, "stdout", full)
+        assert run("list", "--users", file) == 3
+    assert capsys.readouterr().err.startswith("Cannot write on standard output: No space left on device. Free its disk")
+
+
 def test_what_is_written_is_read(file: Path) -> None:
     found = load(file)
     assert {name: user.grants for name, user in found.items()} == {name: user.grants for name, user in USERS.items()}
