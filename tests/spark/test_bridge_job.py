@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +13,7 @@ from pyspark.sql.types import StructType
 from amqp_core.errors import ConnectionLost
 from amqp_spark import cli
 from amqp_spark.arrow.encode import FrameFormat, MessagePlan, TaskId
+from amqp_spark.cli.running import Stopped
 from amqp_spark.options import CONNECTION, SINK, SOURCE, SinkOptions
 from tests.spark.job_support import SECRET, help_of, without_spark
 
@@ -161,8 +164,44 @@ def test_a_broker_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -
             cli.protocol_of(SinkOptions.parse(THERE | {"retry.maxAttempts": "0"}), signals)
         signals.received = signal.SIGTERM
         answers[:] = [ConnectionLost("away"), Client()]
-        with pytest.raises(ConnectionLost):  # and not after a pause
+        with pytest.raises(Stopped):
             cli.protocol_of(SinkOptions.parse(THERE), signals)
+        assert len(answers) == 2, "it was not asked"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("silent", [True, False], ids=["the broker is silent", "the broker answers"])
+def test_a_signal_while_a_broker_is_asked_is_obeyed_at_once(
+    number: int, monkeypatch: pytest.MonkeyPatch, *, silent: bool
+) -> None:
+    obeyed = threading.Event()
+
+    def connect(_: ConnectOptions) -> Client:
+        os.kill(os.getpid(), number)
+        if silent:
+            obeyed.wait(20)
+        return Client()
+
+    monkeypatch.setattr("amqp_spark.cli.protocol.connect", connect)
+    with cli.Signals() as signals:
+        with pytest.raises(Stopped):
+            cli.protocol_of(SinkOptions.parse(THERE), signals)
+        assert signals.exit_code == 128 + number
+    obeyed.set()
+
+
+def test_a_signal_between_two_attempts_to_ask_a_broker_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(_: ConnectOptions) -> Client:
+        raise ConnectionLost("away")
+
+    def pause_after(*_: object) -> float:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 3600.0
+
+    monkeypatch.setattr("amqp_spark.cli.protocol.connect", connect)
+    monkeypatch.setattr("amqp_spark.cli.protocol.RetryPolicy.pause_after", pause_after)
+    with cli.Signals() as signals, pytest.raises(ConnectionLost):
+        cli.protocol_of(SinkOptions.parse(THERE), signals)
 
 
 @pytest.mark.spark
