@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 TAKE_SECONDS: Final = 10.0
 """Seconds to wait for the state message: a session that just died may still hold it."""
+ASK_SECONDS: Final = 1.0
+"""Seconds of this time after which the broker has to answer: where it stands still, so much of that counts at most."""
 EXCHANGE: Final = "amq.direct"
 """Exchange where state queues are bound with keys never used for publishing: a binding is a lasting mark."""
 
@@ -204,11 +206,15 @@ class StateQueue:
 
     def _comes(self, timeout: float) -> bool:
         """Whether the message comes that credit was granted for. A broker that is silent may only be slow, or stand
-        still for a while: the time counts from its next answer."""
-        if self._receive(timeout):
-            return True
-        self._client.sync()
-        return self._receive(timeout)
+        still for a while: only time behind which it answers counts, a little at a time."""
+        left = timeout
+        while left > 0:
+            step = min(left, ASK_SECONDS)
+            if self._receive(step):
+                return True
+            self._client.sync()
+            left -= step
+        return self._receive(0.0)  # what came before the last answer
 
     def _receive(self, timeout: float) -> bool:
         """Wait for the message that credit was granted for."""
