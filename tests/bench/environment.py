@@ -59,6 +59,7 @@ class Sizes:
     """How much is done; ``quick()`` only proves that everything works."""
 
     messages: int = 1_000_000
+    queues: int = 200
     rounds: int = 3
     warm_messages: int = 300_000
     warm_rounds: int = 3
@@ -83,6 +84,7 @@ class Sizes:
         """Sizes for a test of the harness."""
         return cls(
             messages=4000,
+            queues=20,
             rounds=1,
             warm_messages=1000,
             warm_rounds=1,

@@ -32,6 +32,7 @@ EXPLICIT = spec.MessageAcceptMode.EXPLICIT
 UNITS = {
     "drain_ratio": ("ratio", True),
     "growth": ("ratio", False),
+    "many_queues": ("ratio", False),
     "latency_ratio": ("ratio", False),
     "large_message_ratio": ("ratio", True),
     "reader_rss_mb": ("MB", False),
