@@ -224,18 +224,16 @@ class ExactlyOncePolicy:
     def _relabel(
         self, owner: TransactionalState, finished: ReadPosition | None = None, *, forget: bool = False
     ) -> None:
-        """Offer all owned batches again, with epochs, sequence numbers and positions that are in no checkpoint.
-        ``forget``: the finished one is of another checkpoint."""
+        """Offer all owned batches again, with epochs and positions that are in no checkpoint. The sequence stays: it is
+        that of the parts of other queues. ``forget``: the finished one is of another checkpoint."""
         state = owner.state
         assert state is not None
-        position, sequence = 0, state.sequence
+        position = 0
         relabelled: list[Entry] = []
         for entry in owner.entries:
-            batch = replace(
-                entry.batch, epoch=state.epoch, sequence=sequence, begin=position, end=position + entry.batch.count
-            )
+            batch = replace(entry.batch, epoch=state.epoch, begin=position, end=position + entry.batch.count)
             relabelled.append(Entry(batch))
-            position, sequence = batch.end, sequence + 1
+            position = batch.end
         while (
             not self._made(owner, Change(relabelled=relabelled, finished=finished, forget=forget))
             and not self._held.stopping
