@@ -145,7 +145,9 @@ class AtLeastOnce:
     def _lost(self, error: AmqpError) -> None:
         """Take back uncompleted transfers; wait for the next attempt, or raise if none is left."""
         sender, link = self.sender, self.sender.link
-        progress, reused = False, False
+        progress, reused = sender.was_replaced, False
+        if progress:
+            self._unknown, sender.was_replaced = 0, False
         stopped = isinstance(error, PublisherStopped)
         sender.was_stopped = stopped or (sender.was_stopped and link is None)
         sender.hosts.lost()
@@ -161,7 +163,7 @@ class AtLeastOnce:
             sender.resent += in_doubt
             # transfers of an earlier connection are resent first
             self._unknown = in_doubt + max(0, self._unknown - publisher.sent.transfers)
-            progress, reused = bool(publisher.completed.transfers), link.lease.reused
+            progress, reused = progress or bool(publisher.completed.transfers), link.lease.reused
         delay = self._retry.pause_after(
             error,
             worked=progress,

@@ -65,6 +65,8 @@ class Sender:
         self.frame_format: FrameFormat | None = None
         self.was_stopped = False
         """Whether the broker stopped the publisher of the latest connection for long: its queues may be full."""
+        self.was_replaced = False
+        """Whether a connection that had confirmed all was replaced, since it is blocked; the policy resets it."""
         self.rows = self.nbytes = self.retries = self.resent = self.discarded = 0
         self._connections = connections
         self._transaction = transaction
@@ -159,7 +161,7 @@ class Sender:
         """Take another connection for the last queries, which a broker that blocks this one does not answer. It blocks
         connections that publish, and all is confirmed. Nor would the next task get an answer."""
         assert self.link is not None
-        link, self.link = self.link, None
+        link, self.link, self.was_replaced = self.link, None, True
         link.lease.abort()
         self.link = self.open()
 

@@ -381,3 +381,28 @@ def test_a_connection_that_is_blocked_behind_the_last_confirm_is_asked_nothing_m
     assert (statistics.messages, statistics.resent) == (3, 0)
     assert [len(peer.messages) for peer in peers] == [3, 0]
     assert any(isinstance(method, spec.ExchangeDeclare) for _, method in peers[1].methods), "the exchange is there"
+
+
+@pytest.mark.parametrize("breaks", [True, False], ids=["the other connection is lost", "there is no other connection"])
+def test_what_a_blocked_connection_has_confirmed_does_not_count_as_unknown(*, breaks: bool) -> None:
+    """It has confirmed all that the first one left in doubt; another one cannot be had, or is lost at once. Nor do the
+    losses before it count any more."""
+    peers: list[Peer] = []
+
+    def script(peer: Peer) -> None:
+        peers.append(peer)
+        if len(peers) > 2 and not breaks:
+            return
+        peer.answers[spec.ExchangeDeclare] = spec.ExchangeDeclareOk()
+        peer.open()
+        if len(peers) > 2:
+            return
+        peer.published(3)
+        if len(peers) == 2:
+            peer.send(spec.ConnectionBlocked(reason="low on memory"), channel=0)
+            peer.ack(3, multiple=True)
+            peer.silent()
+
+    with FakePeer(script) as server, pytest.raises(ConnectionLost if breaks else ConnectionFailed):
+        published_by_a_client(3, url=f"amqp://127.0.0.1:{server.port}", exchange="e", **{"retry.maxAttempts": 1})
+    assert [len(peer.messages) for peer in peers] == [3, 3, 0, 0]
