@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -227,7 +228,8 @@ class QueueBuffer:
 
     def protocol_before(self, position: int) -> str | None:
         """The protocol of the connection that received the last transfer before a position; ``None``: not held."""
-        return next((block.protocol for block in reversed(self.blocks) if block.begin < position), None)
+        index = bisect_left(self.blocks, position, key=attrgetter("begin"))
+        return self.blocks[index - 1].protocol if index else None
 
     def begin_of(self, end: int) -> int:
         """Begin of the planned range that ends at ``end``; OffsetError if that range is not held (any more)."""
@@ -328,12 +330,9 @@ class QueueBuffer:
             add_range(into.accept, *block.ids(begin, upto))
 
     def _blocks_from(self, position: int) -> Iterator[HeldBlock]:
-        """The blocks from the one that holds ``position`` on; searched from the right end, where waiting blocks are."""
-        index = len(self.blocks)
-        while index and self.blocks[index - 1].end > position:
-            index -= 1
-        for at in range(index, len(self.blocks)):
-            yield self.blocks[at]
+        """The blocks from the one that holds ``position`` on. There may be one for each message, and hundreds of
+        thousands: where messages come one by one, and a batch is rare."""
+        return islice(self.blocks, bisect_right(self.blocks, position, key=attrgetter("end")), None)
 
 
 class Turns:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import pairwise
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, SupportsIndex
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp_spark.datasource.planner import plan_batch
-from amqp_spark.datasource.receive_buffer import QueueBuffer
+from amqp_spark.datasource.receive_buffer import HeldBlock, QueueBuffer
 from amqp_spark.errors import OffsetError
 from tests.support.fake_broker import FakeBlock, bodies_of, transfer_frames
 
@@ -255,3 +256,27 @@ def test_every_batch_is_within_both_bounds_and_everything_is_planned_once(
         found = [body.split(b".")[0] for part in buffer.parts(0, buffer.planned) for body in bodies_of(bytes(part))]
         assert found == [b"%d" % number for number in range(buffer.received)]
         assert buffer.waiting_bytes == 0
+
+
+class _Counting(deque[HeldBlock]):
+    """Counts how often a block is looked up by its place, which takes long in the middle."""
+
+    looks = 0
+
+    def __getitem__(self, index: SupportsIndex) -> HeldBlock:  # type: ignore[override]  # no slices of a deque
+        self.looks += 1
+        return super().__getitem__(index)
+
+    def __reversed__(self) -> NoReturn:
+        raise AssertionError("all that waits would be passed")
+
+
+def test_a_small_batch_does_not_pass_all_that_waits() -> None:
+    """Messages that come one by one are a block each; with a trigger of an hour hundreds of thousands wait."""
+    buffer = filled(blocks=2000, per_block=1)
+    buffer.blocks = blocks = _Counting(buffer.blocks)
+    assert plan(buffer, messages=3) == 3
+    assert buffer.protocol_before(buffer.planned) == "0-10"
+    assert content(buffer, 0, 3) == [0, 1, 2]
+    assert [end for _, end, _ in buffer.cut(0, 3, 3)] == [1, 2, 3]
+    assert blocks.looks < 500
