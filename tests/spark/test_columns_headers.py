@@ -18,6 +18,7 @@ from pyspark.sql.types import VariantVal
 from amqp_core.v0_10._write import write_map
 from amqp_core.v0_10.type_codes import VBIN32, Typed
 from amqp_spark.arrow.columns import batch as columns
+from amqp_spark.arrow.columns import headers
 from amqp_spark.arrow.columns.conversion import ConversionError
 from amqp_spark.arrow.columns.variant import LARGEST, encode
 from amqp_spark.arrow.decode import ColumnPlan
@@ -314,6 +315,41 @@ def test_maps_of_very_many_headers() -> None:
     found = decode(schema(("h69", LONG), ("h71", LONG)), *block)
     assert found == [{"h69": 69, "h71": 71 if i % 3 == 2 else None} for i in range(200)]
     assert decode(MAP, *block) == [[(f"h{n}", str(n)) for n in range(70 + i % 3)] for i in range(200)]
+
+
+def test_many_headers_are_found_wherever_they_are() -> None:
+    names = [b"h%d" % i if i % 2 else b"a_rather_long_header_name_%02d" % i for i in range(40)]
+    entries = [(name, 0x31, I64(i)) for i, name in enumerate(names)]
+    others = [(b"other_%d" % i, 0x02, b"\1") for i in range(5)]
+    again = [(name, 0x31, I64(-1)) for name in names[:3]]
+    blocks, expected = [], []
+    for turn in range(30):  # more different keys at one place than are looked for one by one
+        some = entries[turn:] + others[: turn % 6] + entries[: turn // 2] + again
+        blocks.append(message(*some))
+        found: dict[bytes, int] = {}
+        for name, _, value in some:
+            found.setdefault(name, int.from_bytes(value, "big", signed=True))
+        expected.append({name.decode(): found.get(name) for name in names})
+    wanted = schema(*((name.decode(), LONG) for name in names))
+    assert decode(wanted, *blocks) == expected
+    assert decode(wanted, *blocks[3:5]) == expected[3:5]
+
+
+def test_a_struct_of_many_headers_is_not_looked_for_in_every_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    named = headers._Walk.named
+
+    def counted(walk: headers._Walk, key: bytes) -> Any:
+        nonlocal looks
+        looks += 1
+        return named(walk, key)
+
+    monkeypatch.setattr(headers._Walk, "named", counted)
+    count = 200
+    block = message(*((b"h%d" % i, 0x31, I64(i)) for i in range(count)))
+    wanted = schema(*((f"h{i}", LONG) for i in range(0, count, 2)))
+    assert decode(wanted, *[block] * 150) == [{f"h{i}": i for i in range(0, count, 2)}] * 150
+    assert looks < 5 * count  # it is decoded in two ways
 
 
 # ---- maps of texts -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from amqp_spark.arrow.columns.values import INTEGERS, converter, name_of
 from amqp_spark.arrow.without_pandas import from_numpy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from amqp_spark.arrow.columns.arrays import Column
     from amqp_spark.arrow.columns.conversion import Errors
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 # number of messages.
 _FEW: Final = 128
 _ROUNDS: Final = 64
+_MANY_KEYS: Final = 8
+"""With more keys, only those are looked for that entries have: looking for each of them in every entry takes time in
+proportion to the square of their number."""
+_MOST_DIFFERENT: Final = 8
+"""Unless the next entries of the maps have more different keys than these."""
 _FIRST_BYTE: Final = np.uint64(56)  # shifts the other bytes out of eight
 _NO_KEY: Final = bytes(256)  # longer than any key
 _NOT_WHOLE: Final = "a map, list or array inside of it is malformed"
@@ -126,6 +131,21 @@ class _Walk:
         begins: Mask = (self.raw >> np.uint64(56 - 8 * len(key))) == np.uint64(wanted)
         return begins
 
+    def matches(self, slots: Mapping[bytes, Positions]) -> Iterator[tuple[Positions, Mask]]:
+        """For those of many keys that the entries have, their slot, and which of the entries have this key."""
+        left = np.arange(len(self.rows))
+        for _ in range(_MOST_DIFFERENT):
+            first = int(left[0])
+            key = self.wire.piece(int(self.at[first]) + 1, int(self.code_at[first]))
+            match = self.named(key)
+            if (slot := slots.get(key)) is not None:
+                yield slot, match
+            left = left[~match[left]]
+            if not len(left):
+                return
+        for key, slot in slots.items():
+            yield slot, self.named(key)
+
 
 def pick(wire: Wire, spans: Spans, keys: Sequence[bytes], broken: Errors) -> list[Positions]:
     """Per key, the positions of its value's type code; 0 if the map or the key is absent.
@@ -135,18 +155,20 @@ def pick(wire: Wire, spans: Spans, keys: Sequence[bytes], broken: Errors) -> lis
     found = [np.zeros(len(spans.begin), np.int64) for _ in keys]
     wanted = np.full(len(spans.begin), len(keys), np.int64)
     walk = _Walk(wire, spans, broken)
+    slots = dict(zip(keys, found, strict=True))
+    are_many = len(slots) == len(keys) > _MANY_KEYS  # of a key that is there twice a dictionary has one slot
     rounds = 0
     while walk.step():
         rounds += 1
         if rounds > _ROUNDS and len(walk.rows) < _FEW:
             _alone(walk, keys, found, broken)
             break
-        for key, column in zip(keys, found, strict=True):
-            match = walk.named(key)
+        each = ((column, walk.named(key)) for key, column in zip(keys, found, strict=True))
+        for column, match in walk.matches(slots) if are_many else each:
             if match.any():
-                match &= column[walk.rows] == 0
-                rows = walk.rows[match]
-                column[rows] = walk.code_at[match]
+                new = match & (column[walk.rows] == 0)
+                rows = walk.rows[new]
+                column[rows] = walk.code_at[new]
                 wanted[rows] -= 1
         walk.at = walk.after
         walk.stop(wanted[walk.rows] == 0)

@@ -71,6 +71,10 @@ class Wire:
         except IndexError:
             return view[np.minimum(at, len(view) - 1)]
 
+    def piece(self, begin: int, end: int) -> bytes:
+        """The bytes from ``begin`` to ``end``; see :meth:`peek`."""
+        return bytes(self._data[begin:end])
+
     def decided(self, begin: Positions, end: Positions) -> None:
         """What follows depends on the bytes from ``begin`` to ``end``, which were peeked at."""
 
