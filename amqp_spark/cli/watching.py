@@ -191,4 +191,5 @@ def _panel(job: str) -> Iterator[LivePanel]:
 def _metrics(arguments: argparse.Namespace) -> Metrics:
     from amqp_spark.monitoring import Metrics  # noqa: PLC0415 - --help and wrong options must not wait for Spark
 
-    return Metrics(_port(arguments.metrics_port), prometheus_address=arguments.metrics_address)
+    # Nobody asks for the history, and with hundreds of queues that of thousands of batches takes gigabytes.
+    return Metrics(_port(arguments.metrics_port), prometheus_address=arguments.metrics_address, history_batches=1)

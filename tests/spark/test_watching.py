@@ -18,6 +18,7 @@ from amqp_spark.cli import watching
 from amqp_spark.cli.live_panel import LivePanel
 from amqp_spark.monitoring import Metrics, readings
 from tests.spark.job_support import without_spark
+from tests.spark.test_monitoring_series import progress
 from tests.spark.test_queue_tracks import event, queue
 from tests.support.terminal import standard_error_on, terminal
 
@@ -217,3 +218,16 @@ def test_a_port_in_use_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
         assert metrics.port is None
         metrics.close()
     assert "Address already in use. The query goes on; give another prometheus_port (--metrics-port)" in caplog.text
+
+
+def test_metrics_of_a_job_keep_no_history() -> None:
+    """Nobody can ask for it, and that of 300 queues would take two gigabytes."""
+    metrics = watching._metrics(parsed("--metrics-port", "0"))
+    with metrics:
+        for batch in range(3):
+            metrics.onQueryProgress(progress(batch, {"q": queue(3 - batch, received=10 * batch)}))
+        (series,) = metrics._queries.values()
+        assert len(series.batches) == 1
+        assert series.current is not None
+        assert series.current.backlog == 1
+        assert series.totals.queues == {"q": {"received": 20}}
