@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
 import time
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -71,7 +73,7 @@ class Progress:
         """Process the batches that have finished since the last call."""
         from amqp_spark.monitoring.readings import backlog_of  # noqa: PLC0415 - --help must not wait for Spark, pandas
 
-        new = self._new(query.recentProgress)
+        new = self._new(_events(query))
         if self._display is not None:
             self._display.show(new)
         for each in new:
@@ -91,14 +93,15 @@ class Progress:
         if self._bar is not None:
             self._bar.set_postfix_str(f"{_batches(self.batches)}{_also(self._backlog)}", refresh=True)
 
-    def _new(self, recent: Sequence[StreamingQueryProgress]) -> Sequence[StreamingQueryProgress]:
+    def _new(self, recent: Sequence[_Event]) -> Sequence[StreamingQueryProgress]:
         """The events behind the last one of the call before, by their places: the clock may have been set back."""
-        names = [(each.batchId, each.timestamp) for each in recent]
-        seen = next((place for place in reversed(range(len(names))) if names[place] == self._last), -1)
-        if names:
-            self.missed = self.missed or (seen < 0 and self._last is not None)
-            self._last = names[-1]
-        return recent[seen + 1 :]
+        first = len(recent)
+        while first and recent[first - 1].name() != self._last:
+            first -= 1
+        if recent:
+            self.missed = self.missed or (not first and self._last is not None)
+            self._last = recent[-1].name()
+        return [each.read() for each in recent[first:]]
 
     def _batch(self, batch_id: int, rows: int, rate: float | None, written: str) -> None:
         if self._bar is not None:
@@ -150,6 +153,40 @@ class Progress:
     def seconds(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self._started
+
+
+class _Event(NamedTuple):
+    """A progress event that Spark keeps: its name, number and time of the batch, and all of it."""
+
+    name: Callable[[], tuple[int, str]]
+    read: Callable[[], StreamingQueryProgress]
+
+
+def _events(query: StreamingQuery) -> list[_Event]:
+    """The last 100 events of a query; ``query.recentProgress`` reads all of them at each call, which takes five seconds
+    with 200 queues, although few are new."""
+    java = getattr(query, "_jsq", None)
+    if java is None:
+        return [_Event(partial(_name_of, each), partial(_itself, each)) for each in query.recentProgress]
+    return [_Event(partial(_java_name_of, each), partial(_read, each)) for each in java.recentProgress()]
+
+
+def _name_of(event: StreamingQueryProgress) -> tuple[int, str]:
+    return event.batchId, event.timestamp
+
+
+def _itself(event: StreamingQueryProgress) -> StreamingQueryProgress:
+    return event
+
+
+def _java_name_of(event: Any) -> tuple[int, str]:
+    return event.batchId(), event.timestamp()
+
+
+def _read(event: Any) -> StreamingQueryProgress:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress  # noqa: PLC0415 - as above
+
+    return StreamingQueryProgress.fromJson(json.loads(event.json()))
 
 
 def _bar(stream: TextIO) -> Any:

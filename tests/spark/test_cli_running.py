@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import errno
 import io
+import json
 import os
 import signal
 import threading
+import uuid
 from types import SimpleNamespace
 from typing import Any
 
@@ -220,6 +222,45 @@ def test_batches_that_spark_has_forgotten_are_told(meanwhile: int, missed: bool)
     assert progress.missed is missed
     assert ("and others that were not counted" in progress.summary()) is missed
     assert progress.rows == (3 * 101 if missed else 3 * (meanwhile + 1))
+
+
+class JavaEvent:
+    """A progress event in the JVM: with hundreds of queues it takes long to read all of it."""
+
+    def __init__(self, number: int, reads: list[int]) -> None:
+        self.number = number
+        self.reads = reads
+
+    def batchId(self) -> int:
+        return self.number
+
+    def timestamp(self) -> str:
+        return f"2026-11-26T00:{self.number // 60:02}:{self.number % 60:02}.000Z"
+
+    def json(self) -> str:
+        self.reads.append(self.number)
+        fields: dict[str, Any] = {
+            "id": str(uuid.UUID(int=1)), "runId": str(uuid.UUID(int=2)), "name": None, "timestamp": self.timestamp(),
+            "batchId": self.number, "batchDuration": 1, "durationMs": {}, "eventTime": {}, "stateOperators": [],
+            "sources": [], "numInputRows": 3, "inputRowsPerSecond": 1.0, "processedRowsPerSecond": 1.0,
+            "observedMetrics": {}, "sink": {"description": "", "numOutputRows": 3, "metrics": {}},
+        }  # fmt: skip
+        return json.dumps(fields)
+
+
+def test_of_the_events_that_spark_keeps_only_the_new_ones_are_read() -> None:
+    reads: list[int] = []
+    events = [JavaEvent(number, reads) for number in range(100)]
+    query: Any = SimpleNamespace(_jsq=SimpleNamespace(recentProgress=lambda: events))
+    progress = cli.Progress(io.StringIO())
+    progress.update(query)
+    assert reads == list(range(100))
+    progress.update(query)
+    events = [*events[2:], JavaEvent(100, reads), JavaEvent(101, reads)]
+    progress.update(query)
+    progress.update(query)
+    assert reads == list(range(102))
+    assert (progress.rows, progress.missed) == (3 * 102, False)
 
 
 class Closed(io.StringIO):
