@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from amqp_core.api import Client, Xid
 
+    Named = frozenset[tuple[bytes | None, bytes | None]]
+
 FOREIGN: Final = "foreign"
 DECIDED: Final = "decided"
 UNDECIDED: Final = "not decided"
@@ -89,8 +91,10 @@ def look_at_branches(client: Client, *, transactional_id: str | None = None) -> 
         ((xid, branch) for xid, branch in branches if branch is not None),
         key=lambda each: (each[1].writer, each[1].begun, each[1].batch, each[1].partition, each[1].attempt),
     )
-    prepared = [identified(xid, writers) for xid, _ in ours]
-    prepared += [identified(xid, writers) for xid, branch in branches if branch is None]
+    # once for each writer: there may be thousands of branches, and as many in a decision
+    named = {digest: decided(found.state) for digest, found in writers.items() if found.state is not None}
+    prepared = [identified(xid, writers, named) for xid, _ in ours]
+    prepared += [identified(xid, writers, named) for xid, branch in branches if branch is None]
     return BranchList(tuple(prepared), writers)
 
 
@@ -122,27 +126,31 @@ def with_timeouts(client: Client, prepared: Sequence[BranchStatus]) -> tuple[Bra
     return tuple(found)
 
 
-def identified(xid: Xid, writers: Mapping[str, Found[WriterState]]) -> BranchStatus:
-    """Identify a branch by its name and the states of the writers; ``writers`` must contain the writer of ours."""
+def identified(
+    xid: Xid, writers: Mapping[str, Found[WriterState]], named: Mapping[str, Named] | None = None
+) -> BranchStatus:
+    """Identify a branch by its name and the states of the writers; ``writers`` must contain the writer of ours.
+    ``named``: what :func:`decided` returns for each of these states, if that is known."""
     branch = parse_branch(xid)
     if branch is None:
         return BranchStatus(xid, None, FOREIGN)
     state = writers[branch.writer].state
     if state is None:
         return BranchStatus(xid, branch, UNKNOWN)
-    return BranchStatus(xid, branch, standing_of(xid, branch, state), state.transactional_id)
+    ours = None if named is None else named[branch.writer]
+    return BranchStatus(xid, branch, standing_of(xid, branch, state, ours), state.transactional_id)
 
 
-def standing_of(xid: Xid, branch: Branch, state: WriterState) -> str:
-    """Standing of a branch according to the state of its writer."""
-    if key(xid) in decided(state):
+def standing_of(xid: Xid, branch: Branch, state: WriterState, named: Named | None = None) -> str:
+    """Standing of a branch according to the state of its writer; ``named``: its :func:`decided`, if that is known."""
+    if key(xid) in (decided(state) if named is None else named):
         return DECIDED
     if branch.is_of_query(state.query_id):
         return UNDECIDED if branch.batch > state.batch else ORPHAN
     return ORPHAN if any(map(branch.is_of_query, state.past)) else UNDECIDED
 
 
-def decided(state: WriterState) -> frozenset[tuple[bytes | None, bytes | None]]:
+def decided(state: WriterState) -> Named:
     """The branches that an open decision names."""
     return keys(parse_xid(each.xid) for each in state.branches) if state.state == OPEN else frozenset()
 

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import MagicMock
 
 import pytest
@@ -23,8 +23,8 @@ from amqp_spark.datasource.exactly_once.recovery import Consumer
 from amqp_spark.sink.prepared_transactions import PreparedBranch as Marker
 from amqp_spark.state.names import CONSUMER, WRITER, Names, hashed, lock_queue, state_queue
 from amqp_spark.state.records import DONE, OPEN, ConsumerState, DecidedBranch, OwnedBatch, WriterState
-from amqp_spark.state.xids import new_branch, parse_branch, xid_text
-from amqp_spark.transactions import actions, report
+from amqp_spark.state.xids import new_branch, parse_branch, parse_xid, xid_text
+from amqp_spark.transactions import actions, branch_status, report
 from amqp_spark.transactions.__main__ import main
 from amqp_spark.transactions.actions import COMMIT, ROLLBACK, Resolution
 from amqp_spark.transactions.branch_status import (
@@ -205,6 +205,25 @@ def standing(xid: Xid, state: WriterState) -> str:
     branch = parse_branch(xid)
     assert branch is not None
     return standing_of(xid, branch, state)
+
+
+def test_a_decision_is_read_once_and_not_for_each_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a crash in the middle of a commit thousands may be prepared, and as many in the decision."""
+    xids = [new_branch("w", "lineage", 7, partition, 0) for partition in range(100)]
+    state = replace(A_WRITER, branches=tuple(DecidedBranch(xid_text(xid), 0, 1, "d") for xid in xids))
+    reads: list[str] = []
+
+    def counted(text: str) -> Xid:
+        reads.append(text)
+        return parse_xid(text)
+
+    monkeypatch.setattr(branch_status, "parse_xid", counted)
+    monkeypatch.setattr(branch_status, "listed", lambda _: [*xids, Xid(1, b"other", b"")])
+    monkeypatch.setattr(branch_status, "find_writer", lambda *_: Found("q", exists=True, held=False, state=state))
+    client: Any = None
+    standings = [each.standing for each in branch_status.look_at_branches(client).prepared]
+    assert standings == [DECIDED] * 100 + [FOREIGN]
+    assert len(reads) == 100
 
 
 def test_the_standing_of_a_branch_follows_from_the_state_of_its_writer() -> None:
