@@ -72,6 +72,11 @@ class CoreCondition(Condition):
     CONNECT_FAILED = (
         "Connecting to {peer} failed: {reason}.",
         "Check host, port, name servers and network, or raise the connect timeout.")
+    OPEN_FILES_EXHAUSTED = (
+        "Connecting to {peer} failed: {reason}.",
+        "Raise the limit of open files (ulimit -n) for this process, or open fewer connections.",
+        "A connection takes three file descriptors, and a query needs one for each queue of its source. The limit is "
+        "for one process: several share the queues with option numReaders.")
     NO_HOST_USABLE = "No broker of the host list can be used: {reasons}.", "Start one of them, or correct the list."
     CONNECTION_LOST = (
         "The connection to {peer} ended: {reason}.",

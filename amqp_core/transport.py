@@ -36,6 +36,8 @@ _LONGEST_WAIT_S = 86400.0
 
 # Errors of a machine without such addresses, or without a way to them (IPv6, often): they say nothing of the host.
 _NO_WAY = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENETUNREACH})
+# No file descriptor is left, of this process or of the machine.
+_NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 
 monotonic = time.monotonic
 
@@ -149,7 +151,7 @@ class Transport:
             return cls(sock, where)
         except OSError as error:  # no file descriptor is left for the wake-up
             sock.close()
-            raise _failed(where, error.strerror or error) from error
+            raise _refused_by_system(where, error) from error
 
     @property
     def peer_is_loopback(self) -> bool:
@@ -297,7 +299,7 @@ def _dialling_explained(where: str, timeout: float) -> Iterator[None]:
     except socket.gaierror as error:
         raise _failed(where, f"the host name cannot be resolved: {error.strerror}") from error
     except OSError as error:
-        raise _failed(where, error.strerror or error) from error
+        raise _refused_by_system(where, error) from error
     except (ValueError, OverflowError) as error:  # UnicodeError is a ValueError
         raise _failed(where, f"this is not an address: {error}") from error
 
@@ -377,6 +379,13 @@ def _explain_alert(reason: str, where: str) -> TlsError:
 def connection_lost(peer: str, reason: str) -> ConnectionLost:
     """Build the error for a connection that ended."""
     return ConnectionLost(CoreCondition.CONNECTION_LOST(peer=peer, reason=reason))
+
+
+def _refused_by_system(where: str, error: OSError) -> ConnectionFailed:
+    reason = error.strerror or error
+    if error.errno in _NO_FILES:
+        return ConnectionFailed(CoreCondition.OPEN_FILES_EXHAUSTED(peer=where, reason=reason))
+    return _failed(where, reason)
 
 
 def _failed(where: str, reason: object) -> ConnectionFailed:

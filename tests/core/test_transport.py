@@ -277,8 +277,21 @@ def test_without_file_descriptors_nothing_is_left_open(monkeypatch: pytest.Monke
 
     with socket.create_server((HOST, 0)) as listener:
         monkeypatch.setattr(socket, "socketpair", none_left)
-        with pytest.raises(ConnectionFailed, match="Too many open files"):
+        with pytest.raises(
+            ConnectionFailed, match=r"Too many open files\. Raise the limit of open files \(ulimit -n\)"
+        ):
             Transport.connect(HOST, listener.getsockname()[1], timeout=5, context=None)
+
+
+def test_too_many_open_files_are_no_matter_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query over hundreds of queues has as many connections."""
+
+    def none_left(*_: object, **_more: object) -> socket.socket:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(socket, "socket", none_left)
+    with pytest.raises(ConnectionFailed, match=r"OPEN_FILES_EXHAUSTED.*Raise the limit of open files"):
+        Transport.connect(HOST, 5672, timeout=5, context=None)
 
 
 def test_a_name_that_is_not_resolved_in_time_is_named_with_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
