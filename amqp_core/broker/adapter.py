@@ -91,6 +91,7 @@ class Adapter(ABC):
         self._pending = 0
         self._answers = 0
         self._starved = False
+        self._gives_no_more = False
 
     @property
     def virtual_host(self) -> VirtualHost:
@@ -110,8 +111,8 @@ class Adapter(ABC):
 
     @property
     def is_congested(self) -> bool:
-        """Whether the client gets no more messages until it has read what was sent."""
-        if self.paused or self._pending > MOST_PENDING_BYTES:
+        """Whether the client gets no more messages until it has read what was sent, or at all."""
+        if self.paused or self._pending > MOST_PENDING_BYTES or self._gives_no_more:
             self._starved = True
             return True
         return False
@@ -184,9 +185,17 @@ class Adapter(ABC):
     def lost(self) -> None:
         """The connection is gone: return what it held."""
 
+    def give_no_more(self) -> None:
+        """Deliver nothing more: the connection ends.
+
+        Before any of its consumers is cancelled: another one would be the single active one of its queue then, and get
+        messages that nobody reads.
+        """
+        self._gives_no_more = True
+
     @abstractmethod
     def stop_consuming(self) -> None:
-        """Cancel all consumers; what they hold stays held.
+        """Cancel all consumers for good; what they hold stays held.
 
         Before any of them returns what it holds: another one, which is about to end, would get it, and each time it
         would count as delivered once more.

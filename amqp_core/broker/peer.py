@@ -161,6 +161,11 @@ class Peer(asyncio.Protocol):
                 transport.resume_reading()
             connection.is_read = not stalled
 
+    def give_no_more(self) -> None:
+        """Deliver nothing more: it ends soon, and others end with it."""
+        if self._connection is not None:
+            self._connection.give_no_more()
+
     def stop_consuming(self) -> None:
         """Cancel its consumers: it ends soon, and others end with it."""
         if self._connection is not None:

@@ -144,6 +144,8 @@ class Server:
             arrival.abort()
         peers = list(self._peers)
         for peer in peers:
+            peer.give_no_more()
+        for peer in peers:
             peer.stop_consuming()
         for peer in peers:
             peer.shut_down()

@@ -185,7 +185,8 @@ class ServerConnection(Adapter):
         self._wake()
 
     def stop_consuming(self) -> None:
-        """Cancel all subscriptions; what they hold stays held."""
+        """Cancel all subscriptions for good; what they hold stays held."""
+        self.give_no_more()
         for session in self._sessions.values():
             session.stop_consuming()
 

@@ -69,7 +69,9 @@ class ServerSession:
     @property
     def can_send(self) -> bool:
         """Whether the client takes messages now."""
-        return self.state.state is SessionState.ATTACHED and self._failed is None and not self.connection.is_congested
+        if self._ended or self._failed is not None or self.state.state is not SessionState.ATTACHED:
+            return False
+        return not self.connection.is_congested
 
     @property
     def holds_messages(self) -> bool:

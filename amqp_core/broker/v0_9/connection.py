@@ -233,7 +233,8 @@ class ServerConnection(Adapter):
         self._end_channels()
 
     def stop_consuming(self) -> None:
-        """Cancel all consumers; what they hold stays held."""
+        """Cancel all consumers for good; what they hold stays held."""
+        self.give_no_more()
         for channel in self._channels.values():
             channel.stop_consuming()
 
