@@ -193,8 +193,10 @@ class ServerConnection(Adapter):
     # --- internals
 
     def _end_sessions(self) -> None:
-        self.stop_consuming()
+        self.give_no_more()
         sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            session.give_back()
         for session in sessions.values():
             session.end()
 

@@ -224,19 +224,27 @@ class ServerSession:
                 self._host.cancel(each.consumer)
 
     def end(self) -> None:
-        """Cancel the subscriptions, and return what the client holds."""
+        """Return what the client holds, then cancel the subscriptions: see ``give_back``."""
+        self.give_back()
+        self.connection.names.remove(self.connection.username, self.state.name, self)
+        self.stop_consuming()
+        self._declarations.end()
+
+    def give_back(self) -> None:
+        """Get nothing more, and return what the client holds.
+
+        Before the subscriptions are cancelled: who is the single active consumer of a queue then gets its messages in
+        their order.
+        """
         if self._ended:
             return
         self._ended = True
         self._flushing = None
         self._waiting.clear()
-        self.connection.names.remove(self.connection.username, self.state.name, self)
-        self.stop_consuming()
         held = self._distributed.leave() + self._deliveries.clear() + self._unsent
         if self._transaction is not None:
             held += self._transaction.take_accepted()
         self._host.release(held)
-        self._declarations.end()
 
     # --- commands
 

@@ -179,15 +179,23 @@ class ServerChannel:
                 self._host.cancel(each.consumer)
 
     def end(self) -> None:
-        """Cancel the consumers, and return what the client holds."""
+        """Return what the client holds, then cancel the consumers: see ``give_back``."""
+        self.give_back()
         self.stop_consuming()
-        held = [held.entry for held in self._held.values()] + [held.entry for _, held, _ in self._acked]
-        self._held.clear()
-        self._acked.clear()
         self._published.clear()
         self._confirms = None
         self._last_tag = self._prefetch = self._limit = self._outstanding = 0
         self._last_queue = ""
+
+    def give_back(self) -> None:
+        """Return what the client holds.
+
+        Before the consumers, which get nothing more, are cancelled: who is the single active consumer of a queue then
+        gets its messages in their order.
+        """
+        held = [held.entry for held in self._held.values()] + [held.entry for _, held, _ in self._acked]
+        self._held.clear()
+        self._acked.clear()
         self._host.release(held)
 
     def _fail(self, code: spec.ReplyCode, text: str, method: spec.Method) -> None:

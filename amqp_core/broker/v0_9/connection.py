@@ -239,8 +239,10 @@ class ServerConnection(Adapter):
             channel.stop_consuming()
 
     def _end_channels(self) -> None:
-        self.stop_consuming()
+        self.give_no_more()
         channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.give_back()
         for channel in channels.values():
             channel.end()
 
