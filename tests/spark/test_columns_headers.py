@@ -285,7 +285,11 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("case", range(len(MALFORMED)))
-@pytest.mark.parametrize("kind", [schema(("qty", LONG), ("k2", LONG)), MAP, VARIANT], ids=["struct", "map", "variant"])
+@pytest.mark.parametrize(
+    "kind",
+    [schema(("qty", LONG), ("k2", LONG)), schema(*((name, LONG) for name in ("qty", *"abcdefghij"))), MAP, VARIANT],
+    ids=["struct", "many", "map", "variant"],
+)
 def test_a_malformed_map_is_an_error_of_its_message(case: int, kind: t.DataType) -> None:
     encoded, reason = MALFORMED[case]
     good = message((b"qty", 0x31, I64(7)))
@@ -298,6 +302,7 @@ def test_a_malformed_map_is_an_error_of_its_message(case: int, kind: t.DataType)
     got = decode(kind, good, bad, good, mode="PERMISSIVE")
     assert got[1] is None
     assert got[0] == got[2] == decode(kind, good)[0]
+    assert decode(kind, bad, mode="PERMISSIVE") == [None], "it is alone"
 
 
 def test_maps_of_very_many_headers() -> None:

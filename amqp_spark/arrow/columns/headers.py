@@ -135,14 +135,14 @@ class _Walk:
         """For those of many keys that the entries have, their slot, and which of the entries have this key."""
         left = np.arange(len(self.rows))
         for _ in range(_MOST_DIFFERENT):
+            if not len(left):  # also where all maps were dropped as malformed
+                return
             first = int(left[0])
             key = self.wire.piece(int(self.at[first]) + 1, int(self.code_at[first]))
             match = self.named(key)
             if (slot := slots.get(key)) is not None:
                 yield slot, match
             left = left[~match[left]]
-            if not len(left):
-                return
         for key, slot in slots.items():
             yield slot, self.named(key)
 
