@@ -207,7 +207,8 @@ class ServerSession:
             self.receive(self._waiting.popleft())
 
     def taken_over(self) -> None:
-        """Another connection attaches a session of this name with force."""
+        """Somebody attaches a session of this name with force."""
+        self.tell_accepted()  # before session.detached
         self.end()
         self.connection.detached(self.state.channel, self)
 
@@ -285,6 +286,7 @@ class ServerSession:
 
     def _given_up(self) -> None:
         """The client cannot carry out a command of this side: the session ends (0-10 section execution.exception)."""
+        self.tell_accepted()
         self.state.detach()
         self.end()
 

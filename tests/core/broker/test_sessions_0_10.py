@@ -11,7 +11,7 @@ from amqp_core.sequence_numbers import wire_ranges
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_command, encode_header
 from amqp_core.v0_10.framing import PROTOCOL_HEADER
-from amqp_core.v0_10.session import SessionState
+from amqp_core.v0_10.session import Session, SessionState
 
 if TYPE_CHECKING:
     from tests.core.broker.peer_0_10 import Peer, World
@@ -104,6 +104,23 @@ def test_what_was_published_is_accepted_before_the_close_that_came_with_it_is_an
     peer.pump()
     assert [each.transfers for each in peer.received(spec.MessageAccept)] == [wire_ranges([(sent[0], sent[-1])])]
     assert world.host.queues["q"].message_count == 3
+
+
+@pytest.mark.parametrize("end", ["exception", "stolen"])
+def test_what_was_published_is_accepted_before_a_session_ends(world: World, peer: Peer, end: str) -> None:
+    """By an exception of its client, and by another session of its connection that takes its name."""
+    peer.call(spec.QueueDeclare(queue="q"))
+    header = encode_header(spec.DeliveryProperties(routing_key="q"), None)
+    transfer = spec.MessageTransfer(destination="", accept_mode=0, acquire_mode=0)
+    sent = peer.session.send(transfer, header=header, body=b"")
+    if end == "exception":
+        peer.session.send(spec.ExecutionException(error_code=spec.ExecutionErrorCode.INTERNAL_ERROR))
+    else:
+        peer.sessions[1] = Session(peer.protocol, 1, b"s")
+        peer.sessions[1].attach(force=True)
+    peer.pump()
+    assert [each.transfers for each in peer.received(spec.MessageAccept)] == [wire_ranges([(sent, sent)])]
+    assert world.host.queues["q"].message_count == 1
 
 
 # ---------------------------------------------------------------------------------------------------------- sessions
