@@ -328,7 +328,10 @@ class ServerSession:
             room = _MOST_RANGES - len(ranges)
             part, seen = seen[:room], seen[room:]
             taken = set(self._host.acquire([entry for _, entry in part], now=self.connection.now))
-            acquired += [(each, entry) for each, entry in part if entry in taken]
+            for each, entry in part:
+                if entry in taken:
+                    taken.remove(entry)  # two subscriptions may have browsed it: it is held once
+                    acquired.append((each, entry))
             ranges = ranges_of(each for each, _ in acquired)
         self._host.accept(self._deliveries.acquired(acquired))  # as qpidd does with accept-mode none
         return spec.MessageAcquired(transfers=wire_ranges(ranges))

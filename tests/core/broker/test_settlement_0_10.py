@@ -85,6 +85,22 @@ def test_browse_and_acquire(peer: Peer, other: Peer) -> None:
     assert waiting(peer) == [b"0", b"2", b"3"]
 
 
+def test_what_two_subscriptions_have_browsed_is_acquired_once(peer: Peer, other: Peer) -> None:
+    """Else one transfer could settle what the other has released, and somebody else holds."""
+    peer.publish(b"x")
+    for destination in ("one", "two"):
+        peer.subscribe(destination=destination, acquire_mode=BROWSE)
+        peer.flow(destination=destination)
+    found = peer.ask(spec.MessageAcquire(transfers=ids(peer)), spec.MessageAcquired)
+    assert found.transfers == ids(peer, 0)
+    peer.call(spec.MessageRelease(transfers=ids(peer, 0)))
+    other.subscribe()
+    other.flow()
+    peer.call(spec.MessageAccept(transfers=ids(peer, 1)))
+    other.server.lost()
+    assert waiting(peer) == [b"x"]
+
+
 def test_a_session_that_browses_again_and_again_remembers_what_it_was_sent_last(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
