@@ -188,8 +188,8 @@ class Adapter(ABC):
     def give_no_more(self) -> None:
         """Deliver nothing more: the connection ends.
 
-        Before any of its consumers is cancelled: another one would be the single active one of its queue then, and get
-        messages that nobody reads.
+        This comes before any of its consumers is cancelled. Otherwise another consumer of the connection becomes the
+        single active consumer, and takes messages that the client does not read.
         """
         self._gives_no_more = True
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import time
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -73,7 +72,7 @@ class Progress:
         """Process the batches that have finished since the last call."""
         from amqp_spark.monitoring.readings import backlog_of  # noqa: PLC0415 - --help must not wait for Spark, pandas
 
-        new = self._new(_events(query))
+        new = self._new(query)
         if self._display is not None:
             self._display.show(new)
         for each in new:
@@ -93,15 +92,23 @@ class Progress:
         if self._bar is not None:
             self._bar.set_postfix_str(f"{_batches(self.batches)}{_also(self._backlog)}", refresh=True)
 
-    def _new(self, recent: Sequence[_Event]) -> Sequence[StreamingQueryProgress]:
-        """The events behind the last one of the call before, by their places: the clock may have been set back."""
+    def _new(self, query: StreamingQuery) -> Sequence[StreamingQueryProgress]:
+        """The events behind the last one of the call before, by their places: the clock may have been set back.
+
+        ``query.recentProgress`` reads the last 100 events at each call, which takes five seconds with 200 queues. So of
+        old events only the name is read, where there is a JVM (not with Spark Connect).
+        """
+        java = getattr(query, "_jsq", None)
+        recent = query.recentProgress if java is None else list(java.recentProgress())
+        name = _name if java is None else _java_name
         first = len(recent)
-        while first and recent[first - 1].name() != self._last:
+        while first and name(recent[first - 1]) != self._last:
             first -= 1
         if recent:
             self.missed = self.missed or (not first and self._last is not None)
-            self._last = recent[-1].name()
-        return [each.read() for each in recent[first:]]
+            self._last = name(recent[-1])
+        new = recent[first:]
+        return new if java is None else [_read(each) for each in new]
 
     def _batch(self, batch_id: int, rows: int, rate: float | None, written: str) -> None:
         if self._bar is not None:
@@ -155,31 +162,11 @@ class Progress:
         return time.monotonic() - self._started
 
 
-class _Event(NamedTuple):
-    """A progress event that Spark keeps: its name, number and time of the batch, and all of it."""
-
-    name: Callable[[], tuple[int, str]]
-    read: Callable[[], StreamingQueryProgress]
-
-
-def _events(query: StreamingQuery) -> list[_Event]:
-    """The last 100 events of a query; ``query.recentProgress`` reads all of them at each call, which takes five seconds
-    with 200 queues, although few are new."""
-    java = getattr(query, "_jsq", None)
-    if java is None:
-        return [_Event(partial(_name_of, each), partial(_itself, each)) for each in query.recentProgress]
-    return [_Event(partial(_java_name_of, each), partial(_read, each)) for each in java.recentProgress()]
-
-
-def _name_of(event: StreamingQueryProgress) -> tuple[int, str]:
+def _name(event: StreamingQueryProgress) -> tuple[int, str]:
     return event.batchId, event.timestamp
 
 
-def _itself(event: StreamingQueryProgress) -> StreamingQueryProgress:
-    return event
-
-
-def _java_name_of(event: Any) -> tuple[int, str]:
+def _java_name(event: Any) -> tuple[int, str]:
     return event.batchId(), event.timestamp()
 
 

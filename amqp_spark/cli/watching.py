@@ -191,5 +191,5 @@ def _panel(job: str) -> Iterator[LivePanel]:
 def _metrics(arguments: argparse.Namespace) -> Metrics:
     from amqp_spark.monitoring import Metrics  # noqa: PLC0415 - --help and wrong options must not wait for Spark
 
-    # Nobody asks for the history, and with hundreds of queues that of thousands of batches takes gigabytes.
+    # A job does not use the history, which takes gigabytes for hundreds of queues and thousands of batches.
     return Metrics(_port(arguments.metrics_port), prometheus_address=arguments.metrics_address, history_batches=1)

@@ -178,14 +178,14 @@ class MicroBatchStream:
             raise early_batch()
         planned = self._planned
         ranges = self._policy.ranges(starts, ends)
-        size = sum(planned.bytes_of(each.queue, each.epoch, each.begin, each.end) for each in ranges)
+        sizes = [planned.bytes_of(each.queue, each.epoch, each.begin, each.end) for each in ranges]
         pieces = self._options.num_partitions
         partitions: list[InputPartition]
-        if self._pulls(size):
-            partitions = list(pull_partitions(planned, ranges, pieces=pieces, endpoint=self._endpoint()))
+        if self._pulls(sum(sizes)):
+            partitions = list(pull_partitions(planned, ranges, sizes, pieces=pieces, endpoint=self._endpoint()))
         else:
             endpoint = self._endpoint() if self._options.mode == REJECT and ranges else None
-            partitions = list(inline_partitions(planned, ranges, pieces=pieces, endpoint=endpoint))
+            partitions = list(inline_partitions(planned, ranges, sizes, pieces=pieces, endpoint=endpoint))
         crashpoints.reached(crashpoints.PARTITIONS_RETURNED)
         self._policy.assure()
         return partitions

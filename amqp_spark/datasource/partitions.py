@@ -114,57 +114,59 @@ class PlannedRanges:
 
 
 def inline_partitions(
-    planned: PlannedRanges, ranges: Sequence[Range], *, pieces: int, endpoint: Endpoint | None
+    planned: PlannedRanges,
+    ranges: Sequence[Range],
+    sizes: Sequence[int],
+    *,
+    pieces: int,
+    endpoint: Endpoint | None,
 ) -> list[InlinePartition]:
-    """Partitions with the bytes of a batch: one if it is small, else at most ``pieces`` per queue (more where they
-    would be too large to send), and small ranges together."""
-    sizes = [planned.bytes_of(each.queue, each.epoch, each.begin, each.end) for each in ranges]
+    """Partitions with the bytes of a batch, whose ranges have these ``sizes`` in bytes: one if it is small, else at
+    most ``pieces`` per queue (more where they would be too large to send), and small ranges together."""
     if sum(sizes) < SMALL_BATCH_BYTES:
-        tasks = [list(ranges)] if ranges else []
+        tasks = [(list(ranges), sum(sizes))] if ranges else []
     else:
         tasks = _tasks(planned, ranges, sizes, lambda size: max(_pieces(size, pieces), -(-size // INLINE_PIECE_BYTES)))
     partitions = []
-    for task in tasks:
-        for each in task:
-            size = planned.bytes_of(each.queue, each.epoch, each.begin, each.end)
-            if size > INLINE_LIMIT_BYTES:
-                raise TransferError(
-                    SparkCondition.MESSAGE_TOO_LARGE_INLINE(queue=each.queue, size=size, limit=INLINE_LIMIT_BYTES)
-                )
+    for task, size in tasks:
+        if size > INLINE_LIMIT_BYTES:  # one message is larger than its piece should be
+            raise TransferError(
+                SparkCondition.MESSAGE_TOO_LARGE_INLINE(queue=task[0].queue, size=size, limit=INLINE_LIMIT_BYTES)
+            )
         slices = tuple(part for each in task for part in _slices(planned, each))
         partitions.append(InlinePartition(slices, endpoint))
     return partitions
 
 
 def pull_partitions(
-    planned: PlannedRanges, ranges: Sequence[Range], *, pieces: int, endpoint: Endpoint
+    planned: PlannedRanges, ranges: Sequence[Range], sizes: Sequence[int], *, pieces: int, endpoint: Endpoint
 ) -> list[PullPartition]:
-    """Partitions that refer to a batch: at most ``pieces`` per queue, of about equal bytes, and small ranges
-    together."""
-    sizes = [planned.bytes_of(each.queue, each.epoch, each.begin, each.end) for each in ranges]
+    """Partitions that refer to a batch, whose ranges have these ``sizes`` in bytes: at most ``pieces`` per queue, of
+    about equal bytes, and small ranges together."""
     tasks = _tasks(planned, ranges, sizes, lambda size: _pieces(size, pieces))
-    return [PullPartition(endpoint, tuple(task)) for task in tasks]
+    return [PullPartition(endpoint, tuple(task)) for task, _size in tasks]
 
 
 def _tasks(
     planned: PlannedRanges, ranges: Sequence[Range], sizes: Sequence[int], pieces: Callable[[int], int]
-) -> list[list[Range]]:
-    """Divide a batch: into ``pieces`` of each range by its size, and small ranges of several queues together."""
+) -> list[tuple[list[Range], int]]:
+    """Divide a batch: into ``pieces`` of each range by its size, and small ranges of several queues together; each with
+    its bytes."""
     most = min(INLINE_PIECE_BYTES, max(LEAST_PIECE_BYTES, sum(sizes) // TASKS_TOGETHER))
-    tasks: list[list[Range]] = []
+    tasks: list[tuple[list[Range], int]] = []
     together: list[Range] = []
     filled = 0
     for each, size in zip(ranges, sizes, strict=True):
         if size > most:
             cuts = planned.cut(each.queue, each.epoch, each.begin, each.end, pieces(size))
-            tasks += [[each.part(begin, end)] for begin, end, _size in cuts]
+            tasks += [([each.part(begin, end)], length) for begin, end, length in cuts]
             continue
         if together and filled + size > most:
-            tasks.append(together)
+            tasks.append((together, filled))
             together, filled = [], 0
         together.append(each)
         filled += size
-    return [*tasks, together] if together else tasks
+    return [*tasks, (together, filled)] if together else tasks
 
 
 def _pieces(size: int, most: int) -> int:

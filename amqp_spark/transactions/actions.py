@@ -15,7 +15,16 @@ from amqp_spark.errors import StateError
 from amqp_spark.options.kinds import shown_location
 from amqp_spark.state.names import lock_queue
 from amqp_spark.state.xids import parse_branch
-from amqp_spark.transactions.branch_status import DECIDED, FOREIGN, ORPHAN, UNDECIDED, UNKNOWN, find_writer, identified
+from amqp_spark.transactions.branch_status import (
+    DECIDED,
+    FOREIGN,
+    ORPHAN,
+    UNDECIDED,
+    UNKNOWN,
+    decisions,
+    find_writer,
+    identified,
+)
 from amqp_spark.transactions.browse import WAIT_SECONDS, browse
 from amqp_spark.transactions.consumer_status import look_at_consumer
 from amqp_spark.transactions.report import quoted
@@ -90,9 +99,10 @@ def choose(client: Client, wanted: Sequence[tuple[str, Xid]], *, under_lock: boo
     writers = _writers(
         client, {branch.writer for _, xid in wanted if (branch := parse_branch(xid))}, wait=not under_lock
     )
+    named = decisions(writers)
     found: list[Resolution] = []
     for action, xid in wanted:
-        prepared = identified(xid, writers)
+        prepared = identified(xid, writers, named)
         if action == ROLLBACK and prepared.standing == DECIDED:
             owner = f"writer {quoted(prepared.transactional_id or '')}"
             raise StateError(SparkCondition.BRANCH_DECIDED(xid=prepared.text, owner=owner))

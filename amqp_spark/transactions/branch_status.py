@@ -91,8 +91,7 @@ def look_at_branches(client: Client, *, transactional_id: str | None = None) -> 
         ((xid, branch) for xid, branch in branches if branch is not None),
         key=lambda each: (each[1].writer, each[1].begun, each[1].batch, each[1].partition, each[1].attempt),
     )
-    # once for each writer: there may be thousands of branches, and as many in a decision
-    named = {digest: decided(found.state) for digest, found in writers.items() if found.state is not None}
+    named = decisions(writers)
     prepared = [identified(xid, writers, named) for xid, _ in ours]
     prepared += [identified(xid, writers, named) for xid, branch in branches if branch is None]
     return BranchList(tuple(prepared), writers)
@@ -126,28 +125,31 @@ def with_timeouts(client: Client, prepared: Sequence[BranchStatus]) -> tuple[Bra
     return tuple(found)
 
 
-def identified(
-    xid: Xid, writers: Mapping[str, Found[WriterState]], named: Mapping[str, Named] | None = None
-) -> BranchStatus:
+def identified(xid: Xid, writers: Mapping[str, Found[WriterState]], named: Mapping[str, Named]) -> BranchStatus:
     """Identify a branch by its name and the states of the writers; ``writers`` must contain the writer of ours.
-    ``named``: what :func:`decided` returns for each of these states, if that is known."""
+    ``named``: the :func:`decisions` of these writers."""
     branch = parse_branch(xid)
     if branch is None:
         return BranchStatus(xid, None, FOREIGN)
     state = writers[branch.writer].state
     if state is None:
         return BranchStatus(xid, branch, UNKNOWN)
-    ours = None if named is None else named[branch.writer]
-    return BranchStatus(xid, branch, standing_of(xid, branch, state, ours), state.transactional_id)
+    return BranchStatus(xid, branch, standing_of(xid, branch, state, named[branch.writer]), state.transactional_id)
 
 
-def standing_of(xid: Xid, branch: Branch, state: WriterState, named: Named | None = None) -> str:
-    """Standing of a branch according to the state of its writer; ``named``: its :func:`decided`, if that is known."""
-    if key(xid) in (decided(state) if named is None else named):
+def standing_of(xid: Xid, branch: Branch, state: WriterState, named: Named) -> str:
+    """Standing of a branch according to the state of its writer; ``named``: the branches that its open decision
+    names."""
+    if key(xid) in named:
         return DECIDED
     if branch.is_of_query(state.query_id):
         return UNDECIDED if branch.batch > state.batch else ORPHAN
     return ORPHAN if any(map(branch.is_of_query, state.past)) else UNDECIDED
+
+
+def decisions(writers: Mapping[str, Found[WriterState]]) -> dict[str, Named]:
+    """The branches that the open decision of each writer names, read once: each may have thousands."""
+    return {digest: decided(found.state) for digest, found in writers.items() if found.state is not None}
 
 
 def decided(state: WriterState) -> Named:

@@ -65,8 +65,8 @@ def drain(
 
     Args:
         env: where the queue is.
-        queue: its name.
-        expected: how many messages it has.
+        queue: its name, or a comma list of names.
+        expected: how many messages are there.
         schema: what to read of each.
         to: options of the sink that gets them; None for the noop sink.
         options: further ones of the source.
@@ -78,7 +78,7 @@ def drain(
     stream = source(env, queue, schema, **(options or {})).writeStream
     stream = stream.format("noop") if to is None else stream.format("amqp").options(**to)
     found = run_out(env, stream, expected)
-    left = env.depth(queue) if removes else 0
+    left = sum(map(env.depth, queue.split(","))) if removes else 0
     if left:
         raise RuntimeError(f"the query left {left} messages on the broker")
     return found

@@ -204,7 +204,7 @@ def test_the_digest_in_an_xid_names_the_queues_of_its_writer() -> None:
 def standing(xid: Xid, state: WriterState) -> str:
     branch = parse_branch(xid)
     assert branch is not None
-    return standing_of(xid, branch, state)
+    return standing_of(xid, branch, state, branch_status.decided(state))
 
 
 def test_a_decision_is_read_once_and_not_for_each_branch(monkeypatch: pytest.MonkeyPatch) -> None:

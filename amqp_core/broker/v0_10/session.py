@@ -207,7 +207,7 @@ class ServerSession:
             self.receive(self._waiting.popleft())
 
     def taken_over(self) -> None:
-        """Somebody attaches a session of this name with force."""
+        """Another channel or connection of this user attaches a session of the same name with force."""
         self.tell_accepted()  # before session.detached
         self.end()
         self.connection.detached(self.state.channel, self)

@@ -115,10 +115,10 @@ class ExactlyOncePolicy:
             if finished:
                 has_news = True
                 crashpoints.reached(crashpoints.COMMIT_LOGGED)
-            with self._lock:
-                for entry in finished:
-                    entry.finish()
-                owner.count_bytes()
+                with self._lock:
+                    for entry in finished:
+                        entry.finish()
+                    owner.count_bytes()
         if has_news:
             for consumer in self.receiver.consumers:  # all of them: they may wait for a part of the budget
                 consumer.wake()

@@ -103,7 +103,7 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._find_ends(known=False)
         except (NotFound, ResourceDeleted) as error:
             # The broker may have just started. Spark says next whether there is a checkpoint, which knows the logs.
-            _log.info("%s; it is asked again with the checkpoint, if there is one", error)
+            _log.info("%s; the next call asks again, and waits for the stream if there is a checkpoint", error)
 
     def latestOffset(self, start: dict, limit: ReadLimit) -> dict:  # type: ignore[type-arg]  # noqa: N802
         """Plan the next batch; return ``start`` if there is none."""
